@@ -16,7 +16,7 @@ use crate::{BatchOptions, BatchPorts, Error, Result};
 
 const RETRY_PAUSE_MS: u64 = 50;
 
-/// Returns the open sealed run, or seals the next one. Retries until `roll_wait_ms` is over.
+/// Returns the open sealed run, or seals the next one. Retries for at most `roll_wait_ms`.
 pub(crate) async fn seal_run(
     ports: &BatchPorts,
     options: &BatchOptions,
@@ -58,7 +58,7 @@ pub(crate) async fn verify_cuts(ports: &BatchPorts, source: Source, cuts: &[Cut]
         let Some(last) = cut.last else { continue };
         if let Err(other) = verify_log_identity(&*ports.log, topic, partition, last).await? {
             return Err(lost_log_error(format!(
-                "live state belongs to another log than {topic}/{partition}: {other}"
+                "live state was built from another log than {topic}/{partition}: {other}"
             )));
         }
     }
@@ -131,8 +131,8 @@ async fn repair(ports: &BatchPorts, id: PartitionId, epoch: Epoch, reason: &str)
     }
 }
 
-/// Records the cuts, verifies that every partition state still has its bounds, and seals. Otherwise
-/// returns the reason. `runs` are the records that the epoch was chosen from.
+/// Records the cuts, verifies that the epoch of every partition still ends at its cut, and seals.
+/// Otherwise returns the reason. `runs` are the records from which the epoch was chosen.
 async fn propose_and_seal(
     ports: &BatchPorts,
     source: Source,

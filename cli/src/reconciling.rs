@@ -14,7 +14,7 @@ use crate::failure::usage;
 use crate::installation::Installation;
 use crate::settings::ReconciliationSection;
 
-/// The scheduled reconciliations, or the one with a name.
+/// The scheduled reconciliations, or only the one named `only`.
 ///
 /// # Errors
 /// An unknown name or view, or a token that cannot be read.

@@ -1,5 +1,5 @@
-//! The binary as a shell sees it: exit statuses, one-line complaints, help. (That this test is here
-//! also makes `cargo test` build the binary that the tests of whole flows start.)
+//! Exit statuses, one-line error messages and help of the binary. This test also makes `cargo test`
+//! build the binary that the end-to-end tests start.
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn backstitch(args: &[&str]) -> Output {
 }
 
 #[test]
-fn wrong_usage_is_status_2_and_one_line() {
+fn usage_errors_exit_with_2_and_one_line() {
     for args in [
         &["nothing"][..],
         &[],
@@ -21,15 +21,15 @@ fn wrong_usage_is_status_2_and_one_line() {
         &["scheduler", "--listen", "0.0.0.0:0"],
     ] {
         let output = backstitch(args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert_eq!(said.trim().lines().count(), 1, "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert_eq!(stderr.trim().lines().count(), 1, "{args:?}: {stderr}");
         assert!(output.stdout.is_empty());
     }
 }
 
 #[test]
-fn help_and_version_are_status_0() {
+fn help_and_version_exit_with_0() {
     for args in [
         &["--help"][..],
         &["--version"],
@@ -46,7 +46,7 @@ fn help_and_version_are_status_0() {
 /// A server whose Cargo feature is missing is a usage error that names the setting and the feature.
 #[cfg(not(feature = "servers"))]
 #[test]
-fn a_server_that_is_not_built_in_is_named() {
+fn missing_server_features_are_named() {
     let settings = [
         ("KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:9092", "kafka"),
         ("REDIS__NODES", "127.0.0.1:6379", "redis"),
@@ -86,7 +86,7 @@ fn a_server_that_is_not_built_in_is_named() {
 /// Commands and flags of Ballista are usage errors that name the feature.
 #[cfg(not(feature = "scale"))]
 #[test]
-fn ballista_that_is_not_built_in_is_named() {
+fn a_missing_ballista_feature_is_named() {
     for args in [
         &["scheduler"][..],
         &["executor"],

@@ -277,6 +277,7 @@ fn the_kind_tally_is_an_alias_with_the_same_version() {
         view("kind= \"aggregate\" # counts"),
         view("kind= \"tally\" # counts")
     );
+    assert_eq!(view("kind = 'aggregate'"), view("kind = 'tally'"));
 }
 
 /// The section `[history]` does not change a board's version, at any position. Errors name the

@@ -1,7 +1,7 @@
 //! Counting classes: how the athletes of an application are counted, and when they are recounted.
 //!
-//! With *increments*, the board of applications counts. Every event changes the count in the step
-//! that advances the checkpoint, so the count is exact.
+//! With *increments*, every event changes the count in the step that advances the checkpoint, so
+//! the count is exact.
 //!
 //! With *recount*, the count is also read from the entity store from time to time: for a small
 //! application after every event, for a large one after some of them. The share of events is such
@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum classes. Each application is compared with all of them.
+/// Maximum number of classes. Each application is compared with all of them.
 pub const CLASSES_MAX: usize = 64;
-/// Maximum applications that a class may list.
+/// Maximum number of applications that a class lists.
 pub const LISTED_MAX: usize = 10_000;
 /// Maximum bytes of a class name.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -61,7 +61,7 @@ pub struct CountingError {
     pub section: usize,
     /// The invalid field.
     pub field: &'static str,
-    /// The expected value.
+    /// The expected value, or the problem.
     pub what: String,
 }
 
@@ -76,7 +76,7 @@ pub struct RecountPolicy {
 }
 
 impl RecountPolicy {
-    /// A count of this size is recounted after one in this number of events: 1 for small counts.
+    /// Returns `n` if one in `n` events causes a recount of a count of this size; 1 if it is small.
     ///
     /// An application of `count` athletes has `count × events_per_athlete_per_day` events a day,
     /// and `recounts_per_day` of them cause a recount. So one in `count ÷ ratio` events does, where
@@ -252,7 +252,7 @@ impl Counting {
     }
 }
 
-/// A field and the expected value.
+/// An invalid field, and the expected value or the problem.
 type FieldError = (&'static str, String);
 
 impl CountingSection {

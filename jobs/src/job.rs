@@ -134,17 +134,19 @@ pub(crate) fn parse_layers(file: &File<'_>, field: &Spanned<String>) -> Result<L
     }
 }
 
-/// Hashes a definition to its version. Another text, query or dependency is another version. The
-/// dependency is the view that is read, or the column types. The sections for daily counts and
-/// counting classes are excluded. `kind = "aggregate"` hashes as its earlier name, so that no
-/// view is recomputed because of the name.
+/// Hashes a definition to its version. A change of the text, the query or the dependency changes
+/// the version. The dependency is the view that is read, or the column types. Comment lines, blank
+/// lines, indentation, and the sections for daily counts and counting classes are excluded.
+/// `kind = "aggregate"` hashes as its earlier name, so that no view is recomputed because of the
+/// name.
 pub(crate) fn definition_hash(definition: &str, sql: &str, dependency: Option<&str>) -> String {
     let mut hasher = Xxh3::new();
-    let definition = lines_outside(definition, &[HISTORY, COUNTING]);
-    for line in definition.chain(["\0"]).chain(sql.lines()) {
+    let definition = lines_outside(definition, &[HISTORY, COUNTING]).map(former_kind_line);
+    let sql = sql.lines().map(Cow::Borrowed);
+    for line in definition.chain([Cow::Borrowed("\0")]).chain(sql) {
         let line = line.trim();
         if !line.is_empty() && !line.starts_with('#') && !line.starts_with("--") {
-            hasher.update(former_kind_line(line).as_bytes());
+            hasher.update(line.as_bytes());
             hasher.update(b"\n");
         }
     }
@@ -154,11 +156,14 @@ pub(crate) fn definition_hash(definition: &str, sql: &str, dependency: Option<&s
     format!("{:08x}", hasher.digest() & 0xffff_ffff)
 }
 
-/// A line of a definition with the earlier name of the kind of view.
+/// Replaces the kind of view with its earlier name if the line sets the kind.
 fn former_kind_line(line: &str) -> Cow<'_, str> {
-    let value = line.strip_prefix("kind").map(str::trim_start);
+    let value = line.trim_start().strip_prefix("kind").map(str::trim_start);
     match value.is_some_and(|value| value.starts_with('=')) {
-        true => Cow::Owned(line.replacen("\"aggregate\"", "\"tally\"", 1)),
+        true => {
+            let line = line.replacen("\"aggregate\"", "\"tally\"", 1);
+            Cow::Owned(line.replacen("'aggregate'", "'tally'", 1))
+        }
         false => Cow::Borrowed(line),
     }
 }

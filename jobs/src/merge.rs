@@ -45,7 +45,7 @@ pub struct LiveDelta<'a> {
     pub count: i64,
 }
 
-/// A nonzero difference between the live count and the batch count of a key in one epoch.
+/// A nonzero difference between the live count and the batch count of a key, found by one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochDrift<'a> {
     /// The encoded row key.
@@ -215,7 +215,7 @@ pub fn merge<'a>(
     merge_with_drift(seam, rows, deltas, [])
 }
 
-/// As [`merge`], with recorded drift of earlier epochs.
+/// Like [`merge`], with recorded drift of earlier epochs.
 ///
 /// # Errors
 /// As [`merge`].

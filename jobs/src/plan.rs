@@ -131,7 +131,7 @@ fn query_definition_error(file: &str, what: &str) -> Error {
     }
 }
 
-/// Plans the query over an empty input, to detect invalid queries at startup.
+/// Plans the query over an empty input, to detect invalid queries and nullable columns at startup.
 pub(crate) fn check_query(job: &Job, before: &[Arc<Job>], file: &str) -> Result<()> {
     let input = input_schema(job, before);
     let context = session(Arc::default());

@@ -5,7 +5,7 @@
 //! serves, and replaces it when its run completes.
 //!
 //! An erasure of a person starts a new table, too. Row keys contain listeners, and rows are never
-//! deleted singly. The new table does not contain the person, and the old one is deleted as a
+//! deleted individually. The new table does not contain the person, and the old one is deleted as a
 //! whole.
 
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ pub fn drift_key(row: &[u8], epoch: Epoch) -> Result<Vec<u8>, KeyError> {
     Ok([row, &epoch].concat())
 }
 
-/// Decodes a row key of the drift table to a row key of the view and the epoch.
+/// Decodes a row key of the drift table into a row key of the view and the epoch.
 ///
 /// # Errors
 /// [`KeyError`] if it does not decode.

@@ -19,7 +19,7 @@ pub enum Error {
         "no scheduler answers at {address}: {why}. Check that `backstitch scheduler` runs there and is reachable from here"
     )]
     Unreachable {
-        /// The expected address.
+        /// The address of the scheduler.
         address: Address,
         /// The cause.
         why: String,
@@ -34,24 +34,24 @@ pub enum Error {
         /// The time without executors.
         seconds: u64,
     },
-    /// The scheduler rejects tasks.
+    /// The scheduler rejected a task.
     #[error(
         "the scheduler at {address} rejected a task: {why}. It must be `backstitch scheduler` of this version"
     )]
     Refused {
         /// The address of the scheduler.
         address: Address,
-        /// The reason of the scheduler.
+        /// The reason that the scheduler returned.
         why: String,
     },
-    /// All tries of a task failed.
+    /// All attempts of a task failed.
     #[error(
         "a task failed {times} times on the executors of {address}, the last time with: {why}. Read the logs of the executors, then run again"
     )]
     Lost {
         /// The address of the scheduler.
         address: Address,
-        /// The number of tries.
+        /// The number of attempts.
         times: u32,
         /// The cause of the last failure.
         why: String,
@@ -64,7 +64,7 @@ pub enum Error {
         /// The cause.
         why: String,
     },
-    /// An executor cannot work for its scheduler.
+    /// An executor cannot run.
     #[error("cannot run an executor for the scheduler at {address}: {why}")]
     Executor {
         /// The address of the scheduler.
@@ -72,7 +72,7 @@ pub enum Error {
         /// The cause, and what to do.
         why: String,
     },
-    /// A scheduler cannot work.
+    /// A scheduler cannot run.
     #[error("cannot run the scheduler: {0}")]
     Scheduler(String),
     /// The work was stopped by request.

@@ -117,7 +117,7 @@ impl ExecutionPlan for TaskExec {
     }
 }
 
-/// Divides a response into rows, one a batch.
+/// Divides a response into rows, one per batch.
 fn chunk_response(response: &str) -> Vec<Result<RecordBatch>> {
     let chunks = response.as_bytes().chunks(CHUNK_BYTES);
     let batch = |chunk: &[u8]| {
@@ -196,8 +196,8 @@ impl PhysicalExtensionCodec for Codec {
     }
 }
 
-/// An execution engine that runs tasks and no other plans. Other plans could read any file of the
-/// process.
+/// An execution engine that runs tasks and no other plans. Other plans could read any file
+/// that the process can read.
 #[derive(Default)]
 pub(crate) struct TaskOnlyEngine(DefaultExecutionEngine);
 

@@ -15,7 +15,7 @@ pub use kind::reason_kind;
 pub struct DeadLetter {
     /// The source that the input was addressed to.
     pub source: String,
-    /// The reason of the rejection in one line: field, fault and expectation.
+    /// The reason for the rejection in one line: field, fault and expectation.
     pub reason: String,
     /// The origin: `FILE:LINE` at ingest, `TOPIC/PARTITION@OFFSET` in the log. Dead letters with
     /// the same origin in the log are the same.

@@ -26,13 +26,19 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> String {
             Ok(()) => "not accepted".to_owned(),
             Err(error) => format!("more than one JSON value{}", location(&error)),
         },
-        // The decoder calls a number in place of a choice a fault of the syntax.
-        Err(error) if !error.inner().is_data() && is_json(bytes) => {
-            let location = location(error.inner());
-            format!("{} has a value of another type{location}", error.path())
+        // The decoder reports a number in place of an enum's name as a syntax error.
+        Err(error) if is_missing_value(error.inner()) && is_json(bytes) => {
+            let (path, location) = (error.path().to_string(), location(error.inner()));
+            format!("{} has a value of another type{location}", subject(&path))
         }
         Err(error) => describe_at(&error.path().to_string(), error.inner()),
     }
+}
+
+/// Returns whether the decoder found no value that it can read. Other syntax errors, such as a
+/// lone surrogate, are errors of the text even if [`is_json`] skips them.
+fn is_missing_value(error: &Error) -> bool {
+    error.is_syntax() && error.to_string().starts_with("expected value")
 }
 
 fn is_json(bytes: &[u8]) -> bool {
@@ -58,17 +64,21 @@ pub fn describe_at(path: &str, error: &Error) -> String {
     if !error.is_data() {
         return format!("not JSON: {}{location}", syntax(text));
     }
-    let subject = match path {
-        "." => "the value",
-        path => path,
-    };
-    data(subject, text).map_or_else(
+    data(subject(path), text).map_or_else(
         || match path {
             "." => format!("{text}{location}"),
             path => format!("{path}: {text}{location}"),
         },
         |message| format!("{message}{location}"),
     )
+}
+
+/// The value at `path` as the subject of a message.
+fn subject(path: &str) -> &str {
+    match path {
+        "." => "the value",
+        path => path,
+    }
 }
 
 /// The position of an error, as ` (column 33)`; the line only where there are several.
@@ -258,92 +268,94 @@ mod tests {
         decode::<Row>(text.as_bytes()).expect_err(text)
     }
 
+    const TEXTS_AND_MESSAGES: &[(&str, &str)] = &[
+        (
+            r#"{"id":"x"}"#,
+            r#"id must be an integer; got the string "x" (column 9)"#,
+        ),
+        (
+            r#"{"id":1.5}"#,
+            "id must be an integer; got the number 1.5 (column 9)",
+        ),
+        (
+            r#"{"id":null}"#,
+            "id must be an integer; got null (column 10)",
+        ),
+        (
+            r#"{"id":true}"#,
+            "id must be an integer; got the boolean true (column 10)",
+        ),
+        (
+            r#"{"id":[]}"#,
+            "id must be an integer; got an array (column 6)",
+        ),
+        (
+            r#"{"id":{}}"#,
+            "id must be an integer; got an object (column 6)",
+        ),
+        (
+            r#"{"id":9223372036854775808}"#,
+            "id must be an integer from -2^63 to 2^63 - 1; got the integer 9223372036854775808 (column 25)",
+        ),
+        (
+            r#"{"id":1,"small":-1}"#,
+            "small must be an integer from 0 to 2^8 - 1; got the integer -1 (column 18)",
+        ),
+        (
+            r#"{"id":1,"small":"1"}"#,
+            r#"small must be an integer that is not negative; got the string "1" (column 19)"#,
+        ),
+        (
+            r#"{"id":1,"weight":"1"}"#,
+            r#"weight must be a number; got the string "1" (column 20)"#,
+        ),
+        (
+            r#"{"id":1,"name":7}"#,
+            "name must be a string; got the integer 7 (column 16)",
+        ),
+        (
+            r#"{"id":1,"flag":0}"#,
+            "flag must be a boolean; got the integer 0 (column 16)",
+        ),
+        (
+            r#"{"id":1,"list":[1,"b"]}"#,
+            r#"list[1] must be an integer; got the string "b" (column 21)"#,
+        ),
+        (
+            r#"{"id":1,"list":5}"#,
+            "list must be an array; got the integer 5 (column 16)",
+        ),
+        (
+            r#"{"id":1,"inner":5}"#,
+            "inner must be an object; got the integer 5 (column 17)",
+        ),
+        (
+            r#"{"id":1,"inner":{}}"#,
+            "inner: the required field at is missing (column 18)",
+        ),
+        (
+            r#"{"id":1,"kind":"skip"}"#,
+            r#"kind must be "play" or "download"; got "skip" (column 21)"#,
+        ),
+        ("{}", "the required field id is missing (column 2)"),
+        (
+            r#"{"id":1,"id":2}"#,
+            "the field id occurs more than once (column 12)",
+        ),
+        (
+            r#"{"id":", expected i64"}"#,
+            r#"id must be an integer; got the string ", expected i64" (column 22)"#,
+        ),
+        (
+            "{\"id\":1,\n\"name\":7}",
+            "name must be a string; got the integer 7 (line 2, column 8)",
+        ),
+    ];
+
     #[test]
     fn a_message_names_the_field_the_expected_value_and_the_actual_one() {
-        for (text, expected) in [
-            (
-                r#"{"id":"x"}"#,
-                r#"id must be an integer; got the string "x" (column 9)"#,
-            ),
-            (
-                r#"{"id":1.5}"#,
-                "id must be an integer; got the number 1.5 (column 9)",
-            ),
-            (
-                r#"{"id":null}"#,
-                "id must be an integer; got null (column 10)",
-            ),
-            (
-                r#"{"id":true}"#,
-                "id must be an integer; got the boolean true (column 10)",
-            ),
-            (
-                r#"{"id":[]}"#,
-                "id must be an integer; got an array (column 6)",
-            ),
-            (
-                r#"{"id":{}}"#,
-                "id must be an integer; got an object (column 6)",
-            ),
-            (
-                r#"{"id":9223372036854775808}"#,
-                "id must be an integer from -2^63 to 2^63 - 1; got the integer 9223372036854775808 (column 25)",
-            ),
-            (
-                r#"{"id":1,"small":-1}"#,
-                "small must be an integer from 0 to 2^8 - 1; got the integer -1 (column 18)",
-            ),
-            (
-                r#"{"id":1,"small":"1"}"#,
-                r#"small must be an integer that is not negative; got the string "1" (column 19)"#,
-            ),
-            (
-                r#"{"id":1,"weight":"1"}"#,
-                r#"weight must be a number; got the string "1" (column 20)"#,
-            ),
-            (
-                r#"{"id":1,"name":7}"#,
-                "name must be a string; got the integer 7 (column 16)",
-            ),
-            (
-                r#"{"id":1,"flag":0}"#,
-                "flag must be a boolean; got the integer 0 (column 16)",
-            ),
-            (
-                r#"{"id":1,"list":[1,"b"]}"#,
-                r#"list[1] must be an integer; got the string "b" (column 21)"#,
-            ),
-            (
-                r#"{"id":1,"list":5}"#,
-                "list must be an array; got the integer 5 (column 16)",
-            ),
-            (
-                r#"{"id":1,"inner":5}"#,
-                "inner must be an object; got the integer 5 (column 17)",
-            ),
-            (
-                r#"{"id":1,"inner":{}}"#,
-                "inner: the required field at is missing (column 18)",
-            ),
-            (
-                r#"{"id":1,"kind":"skip"}"#,
-                r#"kind must be "play" or "download"; got "skip" (column 21)"#,
-            ),
-            ("{}", "the required field id is missing (column 2)"),
-            (
-                r#"{"id":1,"id":2}"#,
-                "the field id occurs more than once (column 12)",
-            ),
-            (
-                r#"{"id":", expected i64"}"#,
-                r#"id must be an integer; got the string ", expected i64" (column 22)"#,
-            ),
-            (
-                "{\"id\":1,\n\"name\":7}",
-                "name must be a string; got the integer 7 (line 2, column 8)",
-            ),
-        ] {
-            assert_eq!(message(text), expected, "{text}");
+        for (text, expected) in TEXTS_AND_MESSAGES {
+            assert_eq!(message(text), *expected, "{text}");
         }
         let other = message(r#"{"id":1,"kind":1}"#);
         assert_eq!(other, "kind has a value of another type (column 16)");
@@ -403,6 +415,11 @@ mod tests {
                 "not JSON: a number is not written correctly",
             ),
             (r#"{"id":1} x"#, "more than one JSON value (column 10)"),
+            (
+                r#"{"name":"\ud800"}"#,
+                "not JSON: a string has an incomplete \\u escape",
+            ),
+            (r#"{"weight":1e999}"#, "not JSON: a number is out of range"),
         ] {
             let message = message(text);
             assert!(message.starts_with(expected), "{text}: {message}");

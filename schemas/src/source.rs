@@ -15,13 +15,13 @@ named! {
         Efforts = "efforts",
         /// Permissions of athletes for applications: entities with notifications by application.
         Authorizations = "authorizations",
-        /// Athletes: entities. A change is notified with the athlete's efforts.
+        /// Athletes: entities. A change notifies the groups of the athlete's efforts.
         Athletes = "athletes",
-        /// Memberships of athletes in clubs: entities that answers look up.
+        /// Memberships of athletes in clubs: entities without a log, for lookups.
         Clubs = "clubs",
-        /// Athletes who follow athletes: entities that answers look up.
+        /// Follows between athletes: entities without a log, for lookups.
         Follows = "follows",
-        /// Applications and their capacity: entities that answers look up.
+        /// Applications and their capacity: entities without a log, for lookups.
         Applications = "applications",
     }
     else UnknownSource, UnknownSource;
@@ -49,8 +49,8 @@ impl Source {
         }
     }
 
-    /// Returns the log topic of events or notifications. Only sources of [`Source::LOGGED`] have
-    /// one.
+    /// Returns the name of the log topic of events or notifications. The topic exists only for
+    /// sources of [`Source::LOGGED`].
     #[must_use]
     pub const fn topic(self) -> &'static str {
         match self {

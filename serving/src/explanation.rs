@@ -1,5 +1,5 @@
-//! Explanation of a value: the rows that make it up, each with its batch value and the later live
-//! counts by epoch.
+//! Explanation of a value: the rows that contribute to it, each with its batch value and the later
+//! live counts by epoch.
 
 use std::collections::BTreeMap;
 

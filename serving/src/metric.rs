@@ -131,7 +131,7 @@ pub(crate) fn parameter_name(column: &str) -> &str {
     column.strip_suffix("_id").unwrap_or(column)
 }
 
-/// Group columns of which these views need at least one, for messages.
+/// Formats the group columns of views for messages. A request must filter by those of one view.
 pub(crate) fn group_columns<'a>(views: impl Iterator<Item = &'a Arc<Job>>) -> String {
     let groups: BTreeSet<String> = views
         .map(|job| column_names(&job.group().0).join(" and "))

@@ -352,10 +352,8 @@ impl AggregateReader<'_> {
         let tables = layout
             .all()
             .map(|scan| table_to_read(&runs.complete_epochs, scan.job.view()));
-        let read = tables
-            .map(|table| (table.newest, table.generation.backfills))
-            .min();
-        let (epoch, backfills) = read.unwrap_or_else(|| (runs.runs.newest(), 0));
+        let oldest = tables.map(|table| (table.newest, table.generation.backfills));
+        let (epoch, backfills) = oldest.min().unwrap_or_else(|| (runs.runs.newest(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // After a loss of the log its partition states still exist: they show the missing data.
         let mut partitions = (partitions as usize).max(runs.runs.partitions());

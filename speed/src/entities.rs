@@ -82,7 +82,7 @@ impl Entities {
     /// Sends the keys of applied micro-batches to a recount queue.
     pub(crate) fn with_recounts(mut self, recounter: Option<Arc<RecountQueue>>) -> Self {
         if let Some(recounter) = &recounter {
-            // The previous owner of the partition may have ended before it counted its keys.
+            // The previous owner of the partition may have stopped before it recounted its keys.
             recounter.mark_incomplete();
         }
         self.recounter = recounter;
@@ -160,7 +160,7 @@ impl Entities {
             .map_err(|error| Error::Fault(format!("cannot decode notifications: {error}")))
     }
 
-    /// Computes the entries of the first groups, by view. Returns also the number of these groups.
+    /// Computes the entries of the first groups, by view. Also returns the number of these groups.
     async fn compute_states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
         let rows_max = self.rows_max;
         let first = self.entities.first_groups(self.id.source, groups, rows_max);
@@ -304,7 +304,7 @@ impl BatchProcessor for Entities {
         self.boards.reset();
         self.live_counts.reset();
         self.missed.clear();
-        // It is unknown whether the micro-batch counts. An unnecessary recount is harmless.
+        // It is unknown whether the micro-batch was applied. An unnecessary recount is harmless.
         self.queue_recounts();
         self.known_checkpoint = None;
     }

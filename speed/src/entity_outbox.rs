@@ -1,5 +1,5 @@
-//! Sends leftover notifications of the entity store's outbox: their process ended before it sent
-//! them.
+//! Sends leftover notifications of the entity store's outbox: the process that wrote them ended
+//! before it sent them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use tokio_util::sync::CancellationToken;
 use crate::worker::pause;
 use crate::{Error, Result};
 
-/// A notification in two reads with this distance is a leftover, or an application's own SQL made
-/// it. Any other writer sends its notifications at once. Timestamps are useless here, because
-/// clocks differ. Sending twice is harmless.
+/// A notification that two reads this far apart find is a leftover, or an application's own SQL
+/// inserted it. Any other writer sends its notifications immediately. Timestamps cannot be used,
+/// because clocks differ. Sending twice is harmless.
 const STRAY_NOTIFICATION_AGE: Duration = Duration::from_millis(200);
-/// The longest pause between two reads, and the pause before waiting notifications are read again.
+/// Maximum pause between two reads: if the last read found no notifications, and if it found some.
 /// Together with the read interval of a quiet log, changes by an application's own SQL are live
 /// within a second.
 const CHECK_INTERVAL_MS_MAX: u64 = 430;
 const RECHECK_INTERVAL_MS_MAX: u64 = 200;
 
-/// Attempts to send if waiting notifications must be sent.
+/// Maximum attempts of [`EntityOutbox::send_all`].
 const TRIES: u32 = 20;
 const PAUSE_MS: u64 = 200;
 
@@ -72,7 +72,7 @@ impl EntityOutbox {
         Ok(())
     }
 
-    /// Sends the notifications that the previous read found, if it is long enough ago.
+    /// Sends the notifications that the previous read found, if that read is old enough.
     async fn send_leftovers(
         &self,
         before: &mut Option<(Instant, i64)>,
@@ -103,7 +103,7 @@ impl EntityOutbox {
             tracing::info!(
                 source = self.source.name(),
                 sent,
-                "leftover notifications of the outbox were sent"
+                "sent leftover notifications of the outbox"
             );
         }
         Ok(())
@@ -111,5 +111,5 @@ impl EntityOutbox {
 }
 
 fn log_retry(error: &Error) {
-    tracing::warn!(%error, "leftover notifications can't be sent; trying again");
+    tracing::warn!(%error, "cannot send leftover notifications of the outbox; retrying");
 }

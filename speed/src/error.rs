@@ -14,7 +14,7 @@ pub enum Error {
     Job(#[from] jobs::Error),
     /// The log is not the one from which live state was computed.
     #[error("{topic}/{partition}: {what}")]
-    LogIdentityError {
+    LogReplaced {
         /// The topic.
         topic: &'static str,
         /// The partition.

@@ -1,8 +1,8 @@
 //! Wakes the idle workers of a source.
 //!
 //! One task reads the ends of the log, the partition states and the run records for all of them. So
-//! the requests of an idle source do not grow with its partitions. A worker never acts on these
-//! reads. It wakes, and reads again in the order that the seam requires.
+//! the number of requests for an idle source does not grow with its partitions. A worker never acts
+//! on these reads. It wakes, and reads again in the order that the seam protocol requires.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::{Result, SpeedOptions, SpeedPorts};
 
 /// Longest time until an idle worker detects that its partition state was lost or changed.
 const STATE_INTERVAL_MS_MAX: u64 = 1_000;
-/// A worker looks for records itself if the shared read of the log takes longer than this.
+/// A worker reads the log itself if the shared read of the log takes longer than this.
 const LOG_READ_MS_MAX: u64 = 1_000;
 /// A log without new records for this long is read less often.
 const QUIET_AFTER: Duration = Duration::from_secs(10);
@@ -45,9 +45,9 @@ pub(crate) struct IdleWatch {
 /// The reason why a worker stops waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// The log has new records for it, or changed otherwise.
+    /// The log has new records for the worker, its end moved back, or its shared read is overdue.
     Log,
-    /// Its partition state or the run records changed, or can't be read.
+    /// The partition state or the run records changed, or cannot be read.
     Refresh,
     /// The time limit was reached.
     Timeout,
@@ -84,7 +84,7 @@ struct Read<T> {
     value: Arc<T>,
 }
 
-/// The position of a waiting worker.
+/// A waiting worker and its position.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Idle<'a> {
     pub(crate) partition: u32,
@@ -129,7 +129,7 @@ impl IdleWatch {
         }
     }
 
-    /// Waits until a worker has work, at most `longest`.
+    /// Waits until a worker has work, but at most for `longest`.
     pub(crate) async fn wait(
         &self,
         idle: Idle<'_>,
@@ -148,7 +148,8 @@ impl IdleWatch {
         }
     }
 
-    /// The shared read of the log may hang on another partition whose leader is unavailable.
+    /// Returns [`Wake::Log`] if the shared read of the log is overdue. The read may hang on another
+    /// partition whose leader is unavailable.
     fn after_timeout(&self, idle: &Idle<'_>) -> Wake {
         let log_read_max = Duration::from_millis(LOG_READ_MS_MAX.max(2 * self.log_interval_ms));
         let is_recent = self
@@ -260,7 +261,7 @@ impl<T> Read<T> {
 }
 
 impl LastReads {
-    /// Decides whether a waiting worker has work.
+    /// Returns the reason to wake a waiting worker; `None` if it has no work.
     fn wakes(&self, idle: &Idle<'_>) -> Option<Wake> {
         let (index, since) = (idle.partition as usize, idle.began.at);
         if self.failures > idle.began.failures || self.partitions > idle.partitions {

@@ -1,7 +1,7 @@
 //! Delivers capacity notices and reconciliation alerts to the log and to the webhook.
 //!
-//! Messages wait in the store that created them. A deliverer claims some, so that no other process
-//! delivers them. After a crash, they become available again when the claim expires.
+//! Messages wait in the store that created them. A deliverer claims a batch, so that no other
+//! process delivers it. After a crash, the messages become available again when the claim expires.
 
 use std::sync::Arc;
 
@@ -20,8 +20,7 @@ use crate::{Result, SpeedOptions, SpeedPorts};
 const CLAIM_BATCH: usize = 64;
 /// Concurrent posts.
 const POST_CONCURRENCY: usize = 8;
-/// Additional time of a claim beyond the timeouts of its posts, for the log and for storing the
-/// results.
+/// Time that a claim adds to the timeouts of its posts, for the log and for storing the results.
 const CLAIM_MARGIN_MS: i64 = 60_000;
 /// Minimum interval between checks for alerts.
 const ALERTS_INTERVAL_MS: u64 = 5_000;
@@ -49,7 +48,8 @@ impl Deliverer {
         Self::new(Arc::new(notices), MetricNames::NOTICES, ports, options)
     }
 
-    /// Creates a deliverer of reconciliation alerts. They are rare and not urgent to the second.
+    /// Creates a deliverer of reconciliation alerts. They are rare and may wait a
+    /// few seconds.
     pub(crate) fn for_alerts(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
         let alerts = Alerts::new(Arc::clone(&ports.records));
         let this = Self::new(Arc::new(alerts), MetricNames::ALERTS, ports, options);
@@ -82,7 +82,7 @@ impl Deliverer {
         while !stop.is_cancelled() {
             if let Err(error) = self.deliver(&stop).await {
                 let what = self.deliveries.label();
-                tracing::warn!(%error, what, "messages can't be delivered; trying again");
+                tracing::warn!(%error, what, "cannot deliver messages; retrying");
             }
             pause(self.look_interval_ms, &stop).await;
         }
@@ -91,7 +91,7 @@ impl Deliverer {
 
     /// Attempts every due message once.
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
-        // Messages whose next retry becomes due meanwhile had their attempt.
+        // A message whose next retry becomes due during this call has had its attempt.
         let due_ms = self.ports.clock.now_ms();
         let waiting = self.deliveries.pending_count(due_ms).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
@@ -221,7 +221,7 @@ impl Deliverer {
                     id,
                     why,
                     tries = outcome.tries,
-                    "the webhook did not accept a notice; trying again"
+                    "the webhook did not accept a message; retrying"
                 );
             }
             _ => {
@@ -231,7 +231,7 @@ impl Deliverer {
                     id,
                     why,
                     tries = outcome.tries,
-                    "the webhook did not accept a notice; giving up"
+                    "the webhook did not accept a message; giving up"
                 );
             }
         }

@@ -49,7 +49,7 @@ pub(crate) struct Limits {
     pub(crate) checkpoint: Checkpoint,
 }
 
-/// The log before the checkpoint.
+/// The context in which a processor starts on a partition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchContext<'a> {
     pub(crate) ports: &'a SpeedPorts,
@@ -61,7 +61,8 @@ pub(crate) struct BatchContext<'a> {
 }
 
 impl BatchContext<'_> {
-    /// The offsets of dead letters that were logged since then.
+    /// The offsets of records that became dead letters; complete for records logged at `since_ms`
+    /// or later.
     pub(crate) async fn dead_lettered_offsets(&self, since_ms: i64) -> Result<BTreeSet<Offset>> {
         let log = &*self.ports.log;
         Ok(dead_lettered_offsets(log, self.source, self.partition, since_ms).await?)
@@ -108,10 +109,10 @@ pub(crate) trait BatchProcessor: Debug + Send + Sync {
         Ok(StepOutcome::Idle)
     }
 
-    /// The checkpoint has passed the last micro-batch.
+    /// Called after the checkpoint advanced past the last micro-batch.
     fn on_applied(&mut self, checkpoint: Checkpoint);
 
-    /// The last micro-batch may not count.
+    /// Discards pending state, because the last micro-batch may not have been applied.
     fn reset(&mut self);
 
     /// Does a step of background work.

@@ -289,7 +289,7 @@ impl Speed {
             // A broker may not know new partitions yet.
             tries += 1;
             if tries >= MISSING_PARTITION_TRIES {
-                return Err(Error::LogIdentityError {
+                return Err(Error::LogReplaced {
                     topic: self.source.topic(),
                     partition: partitions,
                     what: format!(

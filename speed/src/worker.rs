@@ -570,7 +570,7 @@ impl Worker {
     }
 
     fn other_log_error(&self, what: String) -> Error {
-        Error::LogIdentityError {
+        Error::LogReplaced {
             topic: self.source.topic(),
             partition: self.partition,
             what: format!("{what}. Nothing was counted. {LOST_REMEDY}"),

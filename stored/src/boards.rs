@@ -33,7 +33,7 @@ pub fn seam<'a>(
     }
 }
 
-/// Merges the head of a key and its live states to the boards of the key.
+/// Merges the head of a key and its live states into the boards of the key.
 ///
 /// # Errors
 /// [`BoardError::SeamMismatch`] if the layers do not match, [`BoardError::Damaged`] and
@@ -67,7 +67,7 @@ pub fn merge_boards(
 pub struct LoadedBoards {
     /// The run records that were read first.
     pub runs: RunRecords,
-    /// The states of partition 0 to the key's partition.
+    /// The states of the partitions from 0 to the key's partition.
     pub partition_states: Vec<Option<PartitionState>>,
     /// All live states of the key, including those that batch rows already cover.
     pub states: Option<LiveStates>,
@@ -192,7 +192,7 @@ pub async fn member_states(
     Ok(names.zip(states).collect())
 }
 
-/// The time after which unused nodes leave the cache; replaced nodes are never read again.
+/// The time after which unused nodes leave the cache. Replaced nodes are never read again.
 const NODE_IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// A cache of nodes.
@@ -224,7 +224,7 @@ pub struct StoredNodes<'a> {
 /// The reason why nodes could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] stores::Error),
     /// Stored bytes are not a node.

@@ -1,15 +1,15 @@
-//! The daily counts port: the number of members of each board key, by day in UTC, as the batch runs
-//! found it.
+//! The daily counts port: the number of members of each board key by UTC day, as batch runs counted
+//! it.
 //!
 //! A row holds the count of a key after the last run of a day. A day without a change has no row;
 //! the row of an earlier day is valid. Rows of the same form under the key [`RUNS_KEY`] record the
 //! last run of each day; a run writes its row there last.
 //!
-//! A run writes its rows before it is complete, so a row holds the value of the previous run too.
-//! Readers use the value whose run is published ([`PublishedRuns`]). The next run repairs the rows
-//! of a failed try before it is complete ([`rows_to_write`]), because it visits the same keys. Rows
-//! are written with the stamp of their try, and a row with a larger stamp stays. The day of a run
-//! is never before that of an earlier run.
+//! A run writes its rows before it is complete, so a row also holds the value of the previous run.
+//! Readers use the value whose run is published ([`PublishedRuns`]). The next run visits the same
+//! keys, so it repairs the rows of a failed attempt before it is complete ([`rows_to_write`]). Each
+//! attempt writes rows with its own stamp; a row with a larger stamp is not overwritten. The day of
+//! a run is never before that of an earlier run.
 
 mod history;
 
@@ -101,13 +101,13 @@ impl PublishedRuns {
         self.newest
     }
 
-    /// Returns whether a run is published. A run without record was completed long ago.
+    /// Returns whether a run is published. A run without a record completed long ago.
     #[must_use]
     pub fn contains(&self, epoch: Epoch) -> bool {
         epoch <= self.newest && !self.abandoned.contains(&epoch)
     }
 
-    /// The published count of a row; `None` if no run of it is published.
+    /// The published count of a row; `None` if none of its runs is published.
     #[must_use]
     pub fn published_count(&self, row: &DayRow) -> Option<RunCount> {
         let counts = [Some(row.now), row.before].into_iter().flatten();
@@ -117,10 +117,10 @@ impl PublishedRuns {
     }
 }
 
-/// The rows that a run writes for a key so that its count on `day` is the one found, and rows of
-/// unpublished runs are repaired. `newest_first` are the newest rows of the key up to the first
-/// with a published count ([`newest_rows`]). `is_doubtful` means that a suspended try may still
-/// write a row of the key. Then the day gets a row even without a change.
+/// Returns the rows that a run writes for a key. They set the count on `day` to `found` and repair
+/// rows of unpublished runs. `newest_first` contains the newest rows of the key, up to the first
+/// with a published count ([`newest_rows`]). If `is_doubtful`, a suspended attempt may still write
+/// a row of the key. Then the day gets a row even without a change.
 #[must_use]
 pub fn rows_to_write(
     newest_first: &[DayRow],
@@ -143,7 +143,8 @@ pub fn rows_to_write(
                 });
                 needs_repair = !is_published;
             }
-            // Before this run the earlier count was valid; the run itself is of an earlier day.
+            // An unpublished run wrote this later day. The earlier count is valid until this run is
+            // published.
             Ordering::Greater if !is_published => rows.push(DayRow {
                 day: row.day,
                 now: found,
@@ -190,8 +191,8 @@ pub trait CountsRead: std::fmt::Debug + Send + Sync {
 /// Writes daily counts.
 #[async_trait]
 pub trait CountsWrite: CountsRead {
-    /// Writes rows of encoded keys with a stamp; rows with a larger stamp stay. A key has one row
-    /// per day.
+    /// Writes rows of encoded keys with a stamp. Rows with a larger stamp are not overwritten. A
+    /// key has one row per day.
     async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()>;
 }
 

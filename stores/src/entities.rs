@@ -19,7 +19,7 @@ pub const NOTIFICATIONS_MAX: usize = 50_000;
 /// A change of a group, as the outbox holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notification {
-    /// The ascending number in the outbox.
+    /// The number in the outbox. Later notifications have larger numbers.
     pub id: i64,
     /// The source of the log, one of [`Source::LOGGED`].
     pub source: Source,
@@ -63,7 +63,7 @@ pub enum AuthorizeOutcome {
     },
     /// The athlete was connected already.
     AlreadyConnected,
-    /// The capacity is in use.
+    /// All capacity is used.
     CapacityReached {
         /// The number of connected athletes.
         connected: i64,
@@ -109,7 +109,7 @@ pub struct QueryResult {
 
 impl std::fmt::Debug for QueryResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("Answered");
+        let mut shown = f.debug_struct("QueryResult");
         shown
             .field("columns", &self.columns)
             .finish_non_exhaustive()
@@ -159,7 +159,7 @@ pub trait EntityRead: std::fmt::Debug + Send + Sync {
 
     /// Reads all rows of a source, or those of some keys, as of one moment. Batches have at most
     /// `batch_rows` rows, the columns of [`schemas::entities::schema`], and the order of key,
-    /// member and id. No table is held in memory.
+    /// member and id. Tables are streamed, not loaded into memory.
     ///
     /// # Errors
     /// [`crate::Error::Refused`] for a source that has no groups.
@@ -173,7 +173,7 @@ pub trait EntityRead: std::fmt::Debug + Send + Sync {
     /// Runs a user's query in a read-only transaction, with a time limit. The result is streamed.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] if the text is not a single query, writes, or takes longer.
+    /// [`crate::Error::Refused`] if the text is not a single query, writes, or exceeds the limit.
     async fn query(&self, query: &str, wait_ms: u64) -> Result<QueryResult>;
 
     /// The athletes in a club, in ascending order.
@@ -210,8 +210,8 @@ pub trait EntityWrite: EntityRead {
     /// Applies rows in order. A row that is older than the stored one changes nothing. A row that
     /// would move an effort or an authorization to another group is rejected. So is a row that the
     /// store can't hold, such as a text with U+0000 in PostgreSQL. Each touched group is notified
-    /// once. A change of an athlete that views can see touches the groups of all efforts of that
-    /// athlete.
+    /// once. A change of an athlete that is visible in views touches the groups of all efforts of
+    /// that athlete.
     async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<ApplyOutcome> {
         self.apply_as(rows, INGEST, now_ms).await
     }
@@ -220,9 +220,9 @@ pub trait EntityWrite: EntityRead {
     /// `actor`.
     async fn apply_as(&self, rows: &[Entity], actor: &str, now_ms: i64) -> Result<ApplyOutcome>;
 
-    /// Connects an athlete to an application, if there is room, if its capacity is not enforced, or
-    /// if the athlete is connected already. The limit applies to a counter of distinct connected
-    /// athletes, which every change of authorizations maintains.
+    /// Connects an athlete to an application, unless its capacity is enforced and reached. An
+    /// athlete who is already connected needs no capacity. The limit applies to a counter of
+    /// distinct connected athletes, which every change of authorizations maintains.
     async fn authorize(
         &self,
         application_id: i64,
@@ -231,8 +231,8 @@ pub trait EntityWrite: EntityRead {
     ) -> Result<AuthorizeOutcome>;
 
     /// Revokes all of an athlete's authorizations of an application. The rows keep their versions,
-    /// so a line that is applied later decides again. A row made by [`EntityWrite::authorize`] has
-    /// version 0.
+    /// so a row that is ingested later replaces the revocation unless its version is older. A row
+    /// written by [`EntityWrite::authorize`] has version 0.
     async fn revoke(
         &self,
         application_id: i64,
@@ -244,11 +244,10 @@ pub trait EntityWrite: EntityRead {
     async fn remove_notifications(&self, ids: &[i64]) -> Result<()>;
 }
 
-/// Erases an athlete from the entity store. This port sees all rows, also those of suppressed
-/// athletes.
+/// Erases an athlete from the entity store. This port includes the rows of suppressed athletes.
 #[async_trait]
 pub trait EntityErase: std::fmt::Debug + Send + Sync {
-    /// Counts the rows that name an athlete, by table, for every table that can. A table without a
+    /// Counts the rows that name an athlete, for each table that can name one. A table without a
     /// suitable index is scanned.
     async fn count_athlete_rows(&self, athlete_id: i64) -> Result<Vec<AthleteRowCount>>;
 

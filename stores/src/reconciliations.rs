@@ -1,9 +1,9 @@
 //! Reconciliations: a numbered record of each comparison of a source.
 //!
-//! A scope holds a thousand numbers, so that no partition of a store grows without end. The next
-//! number is taken by the insert of its record; the numbers record follows. It lags by one number
-//! if the writer died in between, so every operation looks one number further, and the next writer
-//! brings it up to date.
+//! A scope has a thousand numbers, so that no partition of a store grows without bound. A writer
+//! claims the next number by inserting its record, and then updates the numbers record. If the
+//! writer dies in between, the numbers record lags by one. So every operation also checks the next
+//! number, and the next writer updates the numbers record first.
 
 use schemas::source::Source;
 use serde::Deserialize;
@@ -17,11 +17,11 @@ use crate::{Error, Result};
 
 /// Numbers of a scope.
 const SCOPE_NUMBERS: u64 = 1_000;
-/// Records that are read at once: one has some kilobytes.
+/// Records per read. A record has a few kilobytes.
 const PAGE: usize = 100;
 /// Numbers before the newest that are searched for a repeated [`add`].
 const REPEAT_WINDOW: u64 = 100;
-/// Attempts of [`add`] while other writers take the next number.
+/// Attempts of [`add`] while other writers claim the next number.
 const ADD_ATTEMPTS: usize = 200;
 /// The scope of the numbers records, one of each source.
 const NUMBERS: &str = "numbers";
@@ -40,7 +40,7 @@ pub struct Reconciliation {
     pub record: Value,
 }
 
-/// Which numbers a source has.
+/// The range of numbers of a source.
 #[derive(Debug, Clone, Copy)]
 struct Numbers {
     /// The version of the numbers record.
@@ -96,8 +96,8 @@ async fn set_numbers(
     Ok(())
 }
 
-/// The numbers of a source, after their record was brought up to date: a number must not be deleted
-/// or followed by another one before.
+/// Updates the numbers record of a source if it lags, and returns the numbers. Call it before you
+/// add or delete a number.
 async fn settle_numbers(records: &dyn Records, source: Source) -> Result<Numbers> {
     loop {
         let numbers = read_numbers(records, source).await?;
@@ -108,8 +108,8 @@ async fn settle_numbers(records: &dyn Records, source: Source) -> Result<Numbers
     }
 }
 
-/// The records of the numbers from `first` to `last` that one scope holds, from the end that
-/// `direction` begins with.
+/// Returns the records from `first` to `last` that are in the scope of `last`, in the given
+/// direction, with their versions.
 async fn scan(
     records: &dyn RecordsRead,
     source: Source,
@@ -173,8 +173,8 @@ async fn newest_first(
     Ok(found)
 }
 
-/// Adds a record under the next number of its source, durably. Repeated with the same id, because
-/// an answer was lost, it returns the same number, unless a hundred others were added since.
+/// Adds a record under the next number of its source, durably. A retry with the same id, after a
+/// response was lost, returns the same number unless a hundred other records were added since.
 ///
 /// # Errors
 /// Those of the store.

@@ -1,7 +1,7 @@
-"""Hostile clients of a service, by bare sockets: `attack.py HOST PORT [ADMIN OWNER]`; with keys, clients who have none, or not that one.
+"""Attacks a service through raw sockets: `attack.py HOST PORT [ADMIN OWNER]`. With keys, attacks authentication instead.
 
-Each attack says what is expected. Nothing may be answered with 500 or more, but for 503 with a time to come again; nothing may keep others
-from their answers; and the process must live at the end."""
+Each attack states the allowed statuses. No response may be a server error except 503 with Retry-After, other clients must be served
+meanwhile, and the process must be alive at the end."""
 
 import json
 import socket
@@ -12,19 +12,19 @@ import time
 HOST, PORT = sys.argv[1], int(sys.argv[2])
 KEYS = sys.argv[3:]
 OWNER = "/api/v1/stats/plays/total?owner_id=1"
-# How long others may wait for an answer meanwhile, in seconds.
-ANSWER_MAX_S = 5.0
+# Limit for responses to other clients during an attack, in seconds.
+RESPONSE_MAX_S = 5.0
 faults: list[str] = []
 
 
-def connected(timeout_s: float = 15.0) -> socket.socket:
+def connect(timeout_s: float = 15.0) -> socket.socket:
     one = socket.create_connection((HOST, PORT), timeout=timeout_s)
     one.settimeout(timeout_s)
     return one
 
 
-def answer(one: socket.socket) -> tuple[int, bytes]:
-    """The status and the bytes of what is answered until the connection ends or is silent; 0 where nothing is."""
+def read_response(one: socket.socket) -> tuple[int, bytes]:
+    """Reads a response until it is complete, the connection ends, or a timeout. Returns the status, 0 without one, and the bytes."""
     data = b""
     try:
         while part := one.recv(65_536):
@@ -45,14 +45,14 @@ def length(head: bytes) -> int | None:
     return None
 
 
-def asked(data: bytes, timeout_s: float = 15.0) -> tuple[int, bytes]:
-    with connected(timeout_s) as one:
+def send(data: bytes, timeout_s: float = 15.0) -> tuple[int, bytes]:
+    with connect(timeout_s) as one:
         try:
             one.sendall(data)
         except ConnectionError:
-            # It may have been refused before all was sent.
+            # The server may reject a request before it has read all of it.
             pass
-        return answer(one)
+        return read_response(one)
 
 
 def get(path: bytes, more: bytes = b"") -> bytes:
@@ -68,21 +68,21 @@ def expect(what: str, found: int, allowed: range | tuple[int, ...]) -> None:
         faults.append(f"{what}: {found}")
 
 
-def is_well(what: str) -> None:
-    """Others are answered, and soon."""
+def check_service(what: str) -> None:
+    """Checks that other clients are served in time."""
     begun = time.monotonic()
     try:
-        status, _ = asked(get(OWNER.encode(), bearer(KEYS[0]) if KEYS else b""))
-        live, _ = asked(get(b"/livez"))
+        status, _ = send(get(OWNER.encode(), bearer(KEYS[0]) if KEYS else b""))
+        live, _ = send(get(b"/livez"))
     except OSError as error:
-        faults.append(f"{what}: others are not answered: {error}")
+        faults.append(f"{what}: other clients are not served: {error}")
         return
-    took = time.monotonic() - begun
-    if (status, live) != (200, 200) or took > ANSWER_MAX_S:
-        faults.append(f"{what}: others are answered {status} and {live} after {took:.1f} s")
+    elapsed_s = time.monotonic() - begun
+    if (status, live) != (200, 200) or elapsed_s > RESPONSE_MAX_S:
+        faults.append(f"{what}: other clients get {status} and {live} after {elapsed_s:.1f} s")
 
 
-# Nothing at all is an answer to what is no request: the connection ends.
+# 0: the server closed the connection without a response, as it does for bytes that are no request.
 REFUSED = (0, *range(400, 500))
 
 
@@ -115,9 +115,9 @@ def paths() -> None:
         b"*",
         b"http://evil.example.org/livez",
     ]:
-        status, _ = asked(get(path))
+        status, _ = send(get(path))
         shown = path[:80].decode(errors="replace")
-        # Redirects lead within the service; what is only strange may be answered.
+        # Redirects stay within the service; unusual but valid paths may succeed.
         expect(f"path {shown}", status, (0, *range(200, 500)))
         if b"passwd" in path and status == 200:
             faults.append(f"path {shown}: {status}")
@@ -127,137 +127,137 @@ def heads() -> None:
     for what, data in [
         ("10,000 headers", get(b"/livez", b"".join(b"x-%d: 1\r\n" % n for n in range(10_000)))),
         ("a header of 1 MB", get(b"/livez", b"x: " + b"a" * 1_000_000 + b"\r\n")),
-        ("a header without an end", b"GET /livez HTTP/1.1\r\nx: " + b"a" * 4_000_000),
+        ("an endless header", b"GET /livez HTTP/1.1\r\nx: " + b"a" * 4_000_000),
         ("no host", b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n"),
         ("two hosts", get(b"/", b"Host: evil.example.org\r\n")),
-        ("a name that is none", get(b"/livez", b"a b: c\r\n")),
-        ("a line that is folded", get(b"/livez", b"x: a\r\n b\r\n")),
+        ("an invalid header name", get(b"/livez", b"a b: c\r\n")),
+        ("a folded header", get(b"/livez", b"x: a\r\n b\r\n")),
         ("zero bytes", get(b"/livez", b"x: \0\r\n")),
         ("two lengths", b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 30\r\n\r\nabc"),
         (
             "length and chunks",
             b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /evil HTTP/1.1\r\n\r\n",
         ),
-        ("a length that is none", b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n"),
-        ("a chunk that is none", b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n"),
+        ("an invalid length", b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n"),
+        ("an invalid chunk", b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n"),
         ("another protocol", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500),
         ("no protocol", b"\r\n" * 10_000),
         ("another version", b"GET / HTTP/9.9\r\nHost: a\r\n\r\n"),
         ("HTTP/2 with garbage", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 20_000),
     ]:
-        status, _ = asked(data, timeout_s=8.0)
+        status, _ = send(data, timeout_s=8.0)
         expect(what, status, (*REFUSED, 200))
 
 
 def bodies() -> None:
     ingest = b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    status, _ = asked(ingest + b"Content-Length: 999999999999\r\n\r\n{}")
-    expect("a body that says it is huge", status, (413,))
+    status, _ = send(ingest + b"Content-Length: 999999999999\r\n\r\n{}")
+    expect("a huge body with its length", status, (413,))
     chunk = b"10000\r\n" + b"a" * 65_536 + b"\r\n"
-    status, _ = asked(ingest + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 1_200)
-    expect("a body that is huge and does not say so", status, (0, 413))
+    status, _ = send(ingest + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 1_200)
+    expect("a huge body in chunks", status, (0, 413))
     for what, body in [
         ("nesting", b"[" * 200_000),
-        ("no UTF-8", b"\xff\xfe\xfd\n" * 1_000),
+        ("invalid UTF-8", b"\xff\xfe\xfd\n" * 1_000),
         ("zero bytes", b"\0" * 10_000),
         ("numbers", b'{"event_id":1e999,"owner_id":1e308,"track_id":-0.0}\n' * 100),
-        ("one long text", b'{"event_id":"' + b"a" * 3_000_000 + b'"}'),
+        ("one long string", b'{"event_id":"' + b"a" * 3_000_000 + b'"}'),
     ]:
-        status, data = asked(ingest + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        status, data = send(ingest + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         expect(f"a body of {what}", status, (200, *range(400, 500)))
         if status == 200:
-            told = json.loads(data.partition(b"\r\n\r\n")[2])
-            if told["accepted"]:
-                faults.append(f"a body of {what}: {told['accepted']} lines were taken")
+            report = json.loads(data.partition(b"\r\n\r\n")[2])
+            if report["accepted"]:
+                faults.append(f"a body of {what}: {report['accepted']} lines were accepted")
     for path in [b"/api/v1/applications/1", b"/api/v1/applications/1/capacity-requests", b"/api/v1/boards/segments/ranks", b"/pipeline/dead-letters", b"/signin"]:
         for method in [b"POST", b"PATCH", b"PUT", b"DELETE"]:
             head = method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
             for body in [b"", b"null", b"[]", b'{"a":', b"{}" * 1_000, b"\xff" * 100]:
-                status, _ = asked(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                status, _ = send(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 expect(f"{method.decode()} {path.decode()} {body[:10]!r}", status, range(200, 500))
 
 
 def slow() -> None:
-    """Clients that send a byte now and then, or read nothing, by the hundred: others are answered all the same, and they are let go."""
-    held = []
+    """Hundreds of clients that send few bytes or read nothing must not keep other clients from being served."""
+    connections = []
     for n in range(200):
-        one = connected()
+        one = connect()
         one.sendall(b"GET /livez HTT" if n % 2 else b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
-        held.append(one)
+        connections.append(one)
     for _ in range(50):
-        # One that asks for much, and reads nothing of it.
-        one = connected()
+        # A client that requests large responses and reads nothing.
+        one = connect()
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         try:
             one.sendall(get(b"/api/v1/reconciliations?limit=1000").replace(b"close", b"keep-alive") * 200)
         except OSError:
             pass
-        held.append(one)
-    is_well("250 slow clients")
-    for one in held:
+        connections.append(one)
+    check_service("250 slow clients")
+    for one in connections:
         one.close()
 
 
 def flood() -> None:
-    """Requests from many connections at once: each is answered, or refused with 429 or 503."""
-    found: list[int] = []
+    """Concurrent requests on many connections: each succeeds, or is rejected with 429 or 503."""
+    statuses: list[int] = []
     lock = threading.Lock()
 
-    def ask() -> None:
+    def send_requests() -> None:
         for _ in range(40):
             try:
-                status, _ = asked(get(OWNER.encode()))
+                status, _ = send(get(OWNER.encode()))
             except OSError:
                 status = 0
             with lock:
-                found.append(status)
+                statuses.append(status)
 
-    threads = [threading.Thread(target=ask) for _ in range(40)]
+    threads = [threading.Thread(target=send_requests) for _ in range(40)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    for status in sorted(set(found) - {200, 429, 503}):
-        faults.append(f"a flood: {found.count(status)} of {len(found)} are answered {status}")
+    for status in sorted(set(statuses) - {200, 429, 503}):
+        faults.append(f"a flood: {statuses.count(status)} of {len(statuses)} responses have status {status}")
 
 
 def credentials() -> None:
-    """Who has no key, or not this one, is let in nowhere, whatever is sent in its place."""
+    """Requests without the right key are rejected, whatever they send instead."""
     admin, owner = KEYS
     overview = b"/api/v1/overview"
-    expect("the key of an administrator", asked(get(overview, bearer(admin)))[0], (200,))
+    expect("the key of an administrator", send(get(overview, bearer(admin)))[0], (200,))
     refused = (400, 401, 403, 429, 431)
     for what, more in [
         ("nothing", b""),
         ("an empty header", b"Authorization:\r\n"),
-        ("no key", b"Authorization: Bearer\r\n"),
-        ("another kind", b"Authorization: Basic " + admin.encode() + b"\r\n"),
+        ("an empty key", b"Authorization: Bearer\r\n"),
+        ("another scheme", b"Authorization: Basic " + admin.encode() + b"\r\n"),
         ("half of a key", bearer(admin[: len(admin) // 2])),
-        ("a key with more", bearer(admin + "0")),
-        ("a key in large letters", bearer(admin.upper())),
+        ("a longer key", bearer(admin + "0")),
+        ("a key in upper case", bearer(admin.upper())),
         ("two keys", bearer(owner) + bearer(admin)),
-        ("two kinds of a key", bearer(owner) + b"X-API-Key: " + admin.encode() + b"\r\n"),
-        ("no ASCII", b"Authorization: Bearer \xff\xfe\xc3\x28\r\n"),
-        ("a long one", b"Authorization: Bearer " + b"a" * 60_000 + b"\r\n"),
-        ("a broken other header", b"X-API-Key: \xff\r\n"),
-        ("a cookie of no session", b"Cookie: backstitch_%d=aaaaaaaaaaaaaaaa.99999999999.%s\r\n" % (PORT, b"A" * 43)),
-        ("a cookie that is garbage", b"Cookie: backstitch_%d=\xff\xfe;;==;\r\n" % PORT),
+        ("keys in two headers", bearer(owner) + b"X-API-Key: " + admin.encode() + b"\r\n"),
+        ("bytes that are not ASCII", b"Authorization: Bearer \xff\xfe\xc3\x28\r\n"),
+        ("a long key", b"Authorization: Bearer " + b"a" * 60_000 + b"\r\n"),
+        ("an invalid X-API-Key", b"X-API-Key: \xff\r\n"),
+        ("a forged session cookie", b"Cookie: backstitch_%d=aaaaaaaaaaaaaaaa.99999999999.%s\r\n" % (PORT, b"A" * 43)),
+        ("a garbage cookie", b"Cookie: backstitch_%d=\xff\xfe;;==;\r\n" % PORT),
         ("many cookies", b"Cookie: " + b"a=b; " * 10_000 + b"\r\n"),
-        ("who says that it is a proxy", b"X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n"),
+        ("headers of a proxy", b"X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n"),
         ("an owner's key", bearer(owner)),
     ]:
-        expect(what, asked(get(overview, more))[0], refused)
+        expect(what, send(get(overview, more))[0], refused)
     for path in [b"/api/v1/stats/plays/total?owner_id=2", b"/api/v1/stats/plays/total?owner_id=1&owner_id=2", b"/owners/2", b"/find?what=track&id=a"]:
-        expect(f"an owner's key and {path.decode()}", asked(get(path, bearer(owner)))[0], (400, 403))
-    expect("an owner's own plays", asked(get(OWNER.encode(), bearer(owner)))[0], (200,))
+        expect(f"an owner's key and {path.decode()}", send(get(path, bearer(owner)))[0], (400, 403))
+    expect("an owner's own plays", send(get(OWNER.encode(), bearer(owner)))[0], (200,))
     ingest = b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 999999999\r\n"
-    expect("a huge body of who may not", asked(ingest + bearer(owner) + b"\r\n{}")[0], (403, 413))
+    expect("a huge body without permission", send(ingest + bearer(owner) + b"\r\n{}")[0], (403, 413))
 
 
 for attack in (credentials,) if KEYS else (paths, heads, bodies, slow, flood):
     attack()
-    is_well(attack.__name__)
-    print(f"{attack.__name__}: {'faults' if faults else 'no fault'} so far", flush=True)
+    check_service(attack.__name__)
+    print(f"{attack.__name__}: {len(faults)} faults so far", flush=True)
 for fault in faults:
     print(f"fault: {fault}", file=sys.stderr)
 sys.exit(bool(faults))

@@ -1,4 +1,4 @@
-"""What Schemathesis has to be told: how a body of JSON lines is sent."""
+"""A Schemathesis serializer for bodies of JSON lines."""
 
 import json
 
@@ -7,6 +7,6 @@ import schemathesis
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(ctx: schemathesis.SerializationContext, value) -> bytes:
-    """A made-up body: text as it is, anything else as a line."""
+    """Serializes a generated body: text unchanged, other values as one line."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text.encode("utf-8", errors="surrogatepass")

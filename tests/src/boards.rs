@@ -17,11 +17,11 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::log::NewRecords;
 
+use crate::expected_boards::{BoardQuery, ExpectedEntities};
 use crate::http::Client;
-use crate::standings::{Asked, Truth};
 use crate::world::{PARTITIONS, World};
 
-pub use nodes::{Named, Stored, nodes};
+pub use nodes::{KeyedNodes, StoredNodes, nodes};
 
 const SEGMENTS: i64 = 4;
 const ATHLETES: i64 = 9;
@@ -49,34 +49,34 @@ const FIRST_SECOND: i64 = 1_356_825_600;
 
 /// Every ingested row, with the state after each change.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct BoardHistory {
     rng: SmallRng,
     /// The state after each change; the first is empty.
-    states: Vec<Truth>,
+    states: Vec<ExpectedEntities>,
     /// By state, log and partition: the end of the log once the state's notifications were
     /// published.
     ends: Vec<[Vec<i64>; 2]>,
     /// The first state whose notifications may be unpublished.
-    untold: Option<usize>,
+    first_unpublished: Option<usize>,
     sent: Vec<(Source, String)>,
 }
 
-impl Ledger {
+impl BoardHistory {
     /// Returns a ledger that generates the same rows for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             rng: SmallRng::seed_from_u64(seed),
-            states: vec![Truth::default()],
+            states: vec![ExpectedEntities::default()],
             ends: vec![[vec![0; PARTITIONS as usize], vec![0; PARTITIONS as usize]]],
-            untold: None,
+            first_unpublished: None,
             sent: Vec::new(),
         }
     }
 
     /// Returns the current state.
     #[must_use]
-    pub fn now(&self) -> &Truth {
+    pub fn now(&self) -> &ExpectedEntities {
         self.states.last().expect("a state")
     }
 
@@ -94,9 +94,9 @@ impl Ledger {
     /// Ingests some rows of one source, as a user does.
     pub async fn ingest(&mut self, world: &World) {
         let (source, lines) = self.lines();
-        let taken = world.ingest_into(source, &lines).await;
-        let good = self.change(world, source, &lines).await;
-        assert_eq!(taken.accepted, good, "{source} {lines:?}");
+        let report = world.ingest_into(source, &lines).await;
+        let accepted = self.change(world, source, &lines).await;
+        assert_eq!(report.accepted, accepted, "{source} {lines:?}");
     }
 
     /// Deletes most efforts.
@@ -114,29 +114,29 @@ impl Ledger {
     }
 
     /// Commits rows of one source and stops before their notifications are published.
-    pub async fn ingest_untold(&mut self, world: &World) {
+    pub async fn ingest_unpublished(&mut self, world: &World) {
         let (source, lines) = self.lines();
         let rows: Vec<_> = lines
             .iter()
             .map(|line| parse(source, line.as_bytes()).expect("a row"))
             .collect();
-        let canon = &world.stores.entities;
-        canon.apply(&rows, 1).await.expect("applying");
-        self.untold.get_or_insert(self.states.len());
+        let entities = &world.stores.entities;
+        entities.apply(&rows, 1).await.expect("applying");
+        self.first_unpublished.get_or_insert(self.states.len());
         self.change(world, source, &lines).await;
     }
 
     /// Records that the outbox has been published.
-    pub async fn all_told(&mut self, world: &World) {
-        self.note_ends(world).await;
+    pub async fn mark_published(&mut self, world: &World) {
+        self.record_ends(world).await;
         let now = self.ends.last().cloned().unwrap_or_default();
-        if let Some(first) = self.untold.take() {
+        if let Some(first) = self.first_unpublished.take() {
             self.ends[first..].fill(now);
         }
     }
 
     /// Appends duplicates of published notifications, late and in any order.
-    pub async fn repeat(&mut self, world: &World) {
+    pub async fn append_duplicates(&mut self, world: &World) {
         world.intake(Source::Efforts).await;
         for _ in 0..self.rng.random_range(1..8) {
             let group = Group {
@@ -154,23 +154,23 @@ impl Ledger {
             let topic = Source::Efforts.topic();
             log.append(topic, &[records], 1).await.expect("appending");
         }
-        self.note_ends(world).await;
+        self.record_ends(world).await;
     }
 
     async fn change(&mut self, world: &World, source: Source, lines: &[String]) -> u64 {
         let mut truth = self.now().clone();
-        let mut good = 0;
+        let mut accepted = 0;
         for line in lines {
-            good += u64::from(truth.take(source.name(), line));
+            accepted += u64::from(truth.apply_line(source.name(), line));
             self.sent.push((source, line.clone()));
         }
         self.states.push(truth);
         self.ends.push(Default::default());
-        self.note_ends(world).await;
-        good
+        self.record_ends(world).await;
+        accepted
     }
 
-    async fn note_ends(&mut self, world: &World) {
+    async fn record_ends(&mut self, world: &World) {
         for source in LOGS {
             let spans = world.stores.log.spans(source.topic()).await;
             let spans = spans.expect("the log");
@@ -258,8 +258,8 @@ fn index(source: Source) -> usize {
 
 async fn get(client: &Client, path: &str) -> (u16, String) {
     let (client, path) = (client.clone(), path.to_owned());
-    let asked = tokio::task::spawn_blocking(move || client.get(&path));
-    asked.await.expect("asking")
+    let response = tokio::task::spawn_blocking(move || client.get(&path));
+    response.await.expect("asking")
 }
 
 fn effort(rng: &mut SmallRng) -> Value {
@@ -288,8 +288,8 @@ fn effort(rng: &mut SmallRng) -> Value {
     row
 }
 
-fn question(rng: &mut SmallRng) -> Asked {
-    Asked {
+fn random_query(rng: &mut SmallRng) -> BoardQuery {
+    BoardQuery {
         segment: rng.random_range(1..=SEGMENTS),
         board: (*BOARDS.choose(rng).expect("boards")).to_owned(),
         window: (*WINDOWS.choose(rng).expect("windows")).to_owned(),

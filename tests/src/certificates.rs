@@ -17,7 +17,7 @@ impl Certificates {
     /// # Panics
     /// If `openssl` is not installed.
     #[must_use]
-    pub fn make() -> Self {
+    pub fn generate() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let make = Self(folder);
         std::fs::write(make.file("names"), "subjectAltName=IP:127.0.0.1\n").expect("writing");

@@ -48,10 +48,10 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 ///
 /// # Panics
 /// If a file stays open.
-pub async fn let_go(folder: &Path) {
+pub async fn wait_until_closed(folder: &Path) {
     let ends = Instant::now() + Duration::from_secs(30);
     loop {
-        let open = fs::read_dir("/proc/self/fd").expect("what is open");
+        let open = fs::read_dir("/proc/self/fd").expect("the open files");
         let mut open = open.flatten().flat_map(|file| fs::read_link(file.path()));
         let Some(path) = open.find(|path| path.starts_with(folder)) else {
             return;

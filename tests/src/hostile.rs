@@ -28,7 +28,7 @@ use crate::world::World;
 
 /// An entry point for untrusted input.
 #[derive(Debug, Clone, Copy)]
-pub struct WayIn {
+pub struct InputCheck {
     /// Checks any bytes.
     pub check: fn(&[u8]),
     /// Returns its stored cases.
@@ -36,27 +36,27 @@ pub struct WayIn {
 }
 
 /// Records of any source, as JSON lines and as Avro.
-pub const RECORDS: WayIn = WayIn {
+pub const RECORDS: InputCheck = InputCheck {
     check: records,
     cases: record_cases,
 };
 /// Row keys of each view's shape.
-pub const KEYS: WayIn = WayIn {
+pub const KEYS: InputCheck = InputCheck {
     check: keys,
     cases: key_cases,
 };
 /// View definitions: `job.toml` and `query.sql`.
-pub const DEFINITIONS: WayIn = WayIn {
+pub const DEFINITIONS: InputCheck = InputCheck {
     check: definitions,
     cases: definition_cases,
 };
 /// Paths of the API and the pages with query strings, including cursors.
-pub const QUESTIONS: WayIn = WayIn {
+pub const QUESTIONS: InputCheck = InputCheck {
     check: questions,
     cases: question_cases,
 };
 /// Manifests of an installation; the first byte selects the manifest.
-pub const MANIFESTS: WayIn = WayIn {
+pub const MANIFESTS: InputCheck = InputCheck {
     check: manifests,
     cases: manifest_cases,
 };
@@ -66,7 +66,7 @@ fn fuzz_folder() -> Option<PathBuf> {
     env::var_os("BACKSTITCH_FUZZ_FOLDER").map(PathBuf::from)
 }
 
-impl WayIn {
+impl InputCheck {
     /// Writes each stored case into a file in the folder `kept` of `BACKSTITCH_FUZZ_FOLDER`; does
     /// nothing if the variable is not set.
     ///
@@ -86,7 +86,7 @@ impl WayIn {
 /// Separator between the two files of a definition.
 const BETWEEN_FILES: &str = "\n-- query.sql\n";
 /// Maximum time for any check.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 /// A cursor with its contents in plain text.
 const OPEN_CURSOR: &str = "cursor=~";
 /// Paths that have a second page.
@@ -109,13 +109,13 @@ static CATALOG: LazyLock<Catalog> =
     LazyLock::new(|| Catalog::built_in().expect("the built-in views"));
 
 /// A running installation.
-struct Answering {
+struct RunningService {
     runtime: Runtime,
     serving: Serving,
     _world: World,
 }
 
-static ANSWERING: LazyLock<Answering> = LazyLock::new(|| {
+static SERVICE: LazyLock<RunningService> = LazyLock::new(|| {
     let runtime = Runtime::new().expect("a runtime");
     let (world, serving) = runtime.block_on(async {
         let world = World::new().await;
@@ -123,7 +123,7 @@ static ANSWERING: LazyLock<Answering> = LazyLock::new(|| {
         let serving = world.serving();
         (world, serving)
     });
-    Answering {
+    RunningService {
         runtime,
         serving,
         _world: world,
@@ -132,7 +132,7 @@ static ANSWERING: LazyLock<Answering> = LazyLock::new(|| {
 
 /// A folder left by an installation with runs. The file names in its manifests are random, so a
 /// fuzzer keeps using the folder that it has.
-static LEFT: LazyLock<PathBuf> = LazyLock::new(|| {
+static LEFT_FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let kept = fuzz_folder().map(|folder| folder.join("installation"));
     if let Some(kept) = kept.as_ref().filter(|kept| kept.exists()) {
         return kept.clone();
@@ -143,7 +143,7 @@ static LEFT: LazyLock<PathBuf> = LazyLock::new(|| {
         let world = World::open(&made).await;
         filled(&world).await;
         drop(world);
-        crate::folder::let_go(&made).await;
+        crate::folder::wait_until_closed(&made).await;
     });
     let Some(kept) = kept else { return made };
     let new = kept.with_extension("new");
@@ -275,10 +275,10 @@ fn questions(bytes: &[u8]) {
     if path.starts_with(ENDLESS) {
         return;
     }
-    let Answering {
+    let RunningService {
         runtime, serving, ..
-    } = &*ANSWERING;
-    let answer = runtime.block_on(async { timeout(ANSWER_MAX, serving.get(&path)).await });
+    } = &*SERVICE;
+    let answer = runtime.block_on(async { timeout(CHECK_TIMEOUT, serving.get(&path)).await });
     // An invalid path does not reach the service.
     let Ok((status, body)) = answer.expect("an answer in time") else {
         return;
@@ -300,9 +300,9 @@ fn with_cursor(path: &str) -> String {
 
 /// Returns paths with plain cursors, each of a second page.
 fn open_cursors() -> impl Iterator<Item = String> {
-    let Answering {
+    let RunningService {
         runtime, serving, ..
-    } = &*ANSWERING;
+    } = &*SERVICE;
     let open = |path: &&str| {
         let answer = runtime.block_on(serving.get(path));
         let (_, body) = answer.expect("an answer");
@@ -323,12 +323,12 @@ fn lines(cases: &str) -> impl Iterator<Item = Vec<u8>> {
 fn record_cases() -> Vec<Vec<u8>> {
     let hex = include_str!("../hostile/cases/records.hex").lines();
     lines(include_str!("../hostile/cases/records.txt"))
-        .chain(hex.map(of_hex))
+        .chain(hex.map(from_hex))
         .collect()
 }
 
 /// Decodes bytes from two hexadecimal digits each.
-fn of_hex(line: &str) -> Vec<u8> {
+fn from_hex(line: &str) -> Vec<u8> {
     let at = (0..line.len()).step_by(2);
     let bytes = at.map(|at| u8::from_str_radix(&line[at..at + 2], 16));
     bytes.collect::<Result<_, _>>().expect("digits")
@@ -377,7 +377,7 @@ fn key_cases() -> Vec<Vec<u8>> {
 
 /// Returns the contents of each manifest, after the byte that selects it.
 fn manifest_cases() -> Vec<Vec<u8>> {
-    let all = manifest_files(&LEFT);
+    let all = manifest_files(&LEFT_FOLDER);
     assert!(all.len() > 3, "{all:?}");
     let case = |(which, path): (u8, PathBuf)| {
         let bytes = fs::read(path).expect("a manifest");
@@ -394,7 +394,7 @@ fn manifests(bytes: &[u8]) {
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
-    crate::folder::copy(&LEFT, folder.path());
+    crate::folder::copy(&LEFT_FOLDER, folder.path());
     let all = manifest_files(folder.path());
     let path = &all[usize::from(*which) % all.len()];
     let mut file = body.to_vec();
@@ -404,8 +404,8 @@ fn manifests(bytes: &[u8]) {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let world = World::open(folder.path()).await;
-        let run = timeout(ANSWER_MAX, world.run(&RunRequest::default())).await;
-        drop(run.expect("it comes to its end"));
+        let run = timeout(CHECK_TIMEOUT, world.run(&RunRequest::default())).await;
+        drop(run.expect("it ends"));
     });
 }
 

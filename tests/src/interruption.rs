@@ -6,7 +6,7 @@ use rand::Rng;
 
 /// Runs work while repeating `beside`. In half of the cases the work is dropped within
 /// `wait_ms_max`.
-pub async fn cut_at_any_point<R: Rng>(
+pub async fn interrupt_randomly<R: Rng>(
     work: impl Future<Output = ()> + Send + 'static,
     wait_ms_max: u64,
     rng: &mut R,

@@ -33,7 +33,7 @@ pub fn binary() -> PathBuf {
 pub const CONFIG: &str = "servers.toml";
 
 /// Maximum wait for an expected output.
-const SAID_WAIT: Duration = Duration::from_secs(120);
+const OUTPUT_WAIT: Duration = Duration::from_secs(120);
 
 /// Builds a command of the binary on a data folder.
 #[must_use]
@@ -104,7 +104,7 @@ pub fn run_with_input(data: &Path, args: &[&str], input: &[u8]) -> Output {
 
 /// Resource usage of a process.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Measured {
+pub struct ResourceUsage {
     /// Peak resident memory in bytes.
     pub memory_bytes: u64,
     /// CPU time in seconds.
@@ -125,9 +125,9 @@ fn cpu_s(stat: &str) -> Option<f64> {
 pub struct Process {
     child: Child,
     /// Standard output and standard error.
-    said: [NamedTempFile; 2],
+    outputs: [NamedTempFile; 2],
     /// Resource usage at the last measurement.
-    taken: Measured,
+    usage: ResourceUsage,
 }
 
 impl Process {
@@ -146,7 +146,7 @@ impl Process {
     /// If it cannot be started.
     #[must_use]
     pub fn start_with(data: &Path, config: &str, args: &[&str]) -> Self {
-        Self::of(command_with(data, config, args))
+        Self::spawn(command_with(data, config, args))
     }
 
     /// Starts this command in the background.
@@ -154,46 +154,46 @@ impl Process {
     /// # Panics
     /// If it cannot be started.
     #[must_use]
-    pub fn of(mut command: Command) -> Self {
-        let said = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
+    pub fn spawn(mut command: Command) -> Self {
+        let outputs = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
         let into = |file: &NamedTempFile| file.reopen().expect("a file");
         let child = command
             .stdin(Stdio::null())
-            .stdout(into(&said[0]))
-            .stderr(into(&said[1]))
+            .stdout(into(&outputs[0]))
+            .stderr(into(&outputs[1]))
             .spawn()
             .expect("starting the binary");
         Self {
             child,
-            said,
-            taken: Measured::default(),
+            outputs,
+            usage: ResourceUsage::default(),
         }
     }
 
     /// Returns the standard output and standard error so far.
     #[must_use]
-    pub fn said(&self) -> [String; 2] {
+    pub fn outputs(&self) -> [String; 2] {
         let read = |file: &NamedTempFile| std::fs::read(file.path()).unwrap_or_default();
-        [0, 1].map(|of| String::from_utf8_lossy(&read(&self.said[of])).into_owned())
+        [0, 1].map(|of| String::from_utf8_lossy(&read(&self.outputs[of])).into_owned())
     }
 
     /// Waits until its standard output or log contains this text; returns both outputs.
     ///
     /// # Panics
     /// If the text does not appear in time.
-    pub async fn until_said(&self, what: &str) -> String {
+    pub async fn wait_for_output(&self, what: &str) -> String {
         let begun = Instant::now();
         loop {
-            let said = self.said().concat();
-            if said.contains(what) {
-                return said;
+            let text = self.outputs().concat();
+            if text.contains(what) {
+                return text;
             }
-            assert!(begun.elapsed() < SAID_WAIT, "{what}: {said}");
+            assert!(begun.elapsed() < OUTPUT_WAIT, "{what}: {text}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Whether it is still running.
+    /// Returns whether it is still running.
     ///
     /// # Panics
     /// If its state cannot be read.
@@ -227,35 +227,35 @@ impl Process {
     #[must_use]
     pub fn finish(mut self) -> (bool, [String; 2]) {
         let ended = self.child.wait().expect("its end");
-        (ended.success(), self.said())
+        (ended.success(), self.outputs())
     }
 
     /// Waits for its end and returns its resource usage too, as of the last call of
-    /// [`Self::take_stock`]; usage after that call is missing.
+    /// [`Self::measure_usage`]; usage after that call is missing.
     ///
     /// # Panics
     /// If waiting fails.
     #[must_use]
-    pub fn finish_measured(mut self) -> (bool, [String; 2], Measured) {
+    pub fn finish_measured(mut self) -> (bool, [String; 2], ResourceUsage) {
         while self.is_running() {
-            self.take_stock();
+            self.measure_usage();
             #[expect(clippy::disallowed_methods, reason = "it is looked at now and then")]
             std::thread::sleep(Duration::from_millis(10));
         }
-        let taken = self.taken;
-        let (succeeded, said) = self.finish();
-        (succeeded, said, taken)
+        let usage = self.usage;
+        let (succeeded, outputs) = self.finish();
+        (succeeded, outputs, usage)
     }
 
     /// Measures its resource usage so far, which is unavailable once it has ended.
-    pub fn take_stock(&mut self) {
+    pub fn measure_usage(&mut self) {
         let of = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id()));
         let status = of("status").unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         let cpu_s = cpu_s(&of("stat").unwrap_or_default());
-        self.taken.memory_bytes = self.taken.memory_bytes.max(kib.unwrap_or(0) * 1_024);
-        self.taken.cpu_s = cpu_s.unwrap_or(self.taken.cpu_s);
+        self.usage.memory_bytes = self.usage.memory_bytes.max(kib.unwrap_or(0) * 1_024);
+        self.usage.cpu_s = cpu_s.unwrap_or(self.usage.cpu_s);
     }
 
     /// Asks it to end and waits; returns whether it succeeded, and its outputs.
@@ -329,11 +329,11 @@ impl Server {
             .spawn()
             .expect("starting the server");
         let mut lines = BufReader::new(child.stdout.take().expect("its output"));
-        let mut said = String::new();
+        let mut text = String::new();
         let base = loop {
             let mut line = String::new();
             let read = lines.read_line(&mut line).expect("its output");
-            assert!(read > 0, "the server ended and said: {said}");
+            assert!(read > 0, "the server ended; its output: {text}");
             if let Some(at) = line.find("http://") {
                 let rest = &line[at..];
                 let end = rest
@@ -341,7 +341,7 @@ impl Server {
                     .unwrap_or(rest.len());
                 break rest[..end].trim_end_matches('/').to_owned();
             }
-            said.push_str(&line);
+            text.push_str(&line);
         };
         // Drains its output, so that it never blocks on a full pipe.
         std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));

@@ -24,17 +24,17 @@ pub enum Holds {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     ToServer,
     ToClient,
 }
 
 impl Holds {
-    fn holds(self, way: Way) -> bool {
+    fn holds(self, direction: Direction) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Requests => way == Way::ToServer,
-            Self::Answers => way == Way::ToClient,
+            Self::Requests => direction == Direction::ToServer,
+            Self::Answers => direction == Direction::ToClient,
             Self::Everything => true,
         }
     }
@@ -127,22 +127,22 @@ impl Gate {
     ///
     /// # Panics
     /// Never: the gate exists as long as the call.
-    pub async fn held_since(&self, before: u64) {
+    pub async fn wait_for_held(&self, before: u64) {
         let mut held = self.held.subscribe();
         let held = held.wait_for(|held| *held > before).await;
-        drop(held.expect("the gate is there"));
+        drop(held.expect("the gate exists"));
     }
 
     /// Waits until a chunk may pass.
-    async fn pass(&self, way: Way, bytes: &[u8]) {
-        if way == Way::ToServer
+    async fn pass(&self, direction: Direction, bytes: &[u8]) {
+        if direction == Direction::ToServer
             && let Some(recorded) = &mut *lock(&self.recorded)
         {
             recorded.extend_from_slice(bytes);
         }
         let unanswered = *lock(&self.unanswered);
         if let Some(text) = unanswered
-            && way == Way::ToServer
+            && direction == Direction::ToServer
             && bytes.windows(text.len()).any(|at| at == text.as_bytes())
         {
             self.hold(Holds::Answers);
@@ -152,10 +152,10 @@ impl Gate {
             self.holds.send_replace(then);
         }
         let mut holds = self.holds.subscribe();
-        if holds.borrow().holds(way) {
+        if holds.borrow().holds(direction) {
             self.held.send_modify(|held| *held += 1);
             // This gate owns the sender.
-            let _open = holds.wait_for(|holds| !holds.holds(way)).await;
+            let _open = holds.wait_for(|holds| !holds.holds(direction)).await;
         }
         self.passed.fetch_add(1, Ordering::SeqCst);
     }
@@ -221,7 +221,7 @@ impl Proxy {
     }
 
     /// Forwards new connections to another server.
-    pub fn lead_to(&self, server: &str) {
+    pub fn forward_to(&self, server: &str) {
         server.clone_into(&mut lock(&self.server));
     }
 }
@@ -238,20 +238,25 @@ async fn connection(client: TcpStream, to: String, gate: Arc<Gate>) {
     ways.spawn(pass(
         from_client,
         to_server,
-        Way::ToServer,
+        Direction::ToServer,
         Arc::clone(&gate),
     ));
-    ways.spawn(pass(from_server, to_client, Way::ToClient, gate));
+    ways.spawn(pass(from_server, to_client, Direction::ToClient, gate));
     tokio::select! {
         _cut = cuts.changed() => ways.abort_all(),
         () = async { while ways.join_next().await.is_some() {} } => {}
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: Way, gate: Arc<Gate>) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    direction: Direction,
+    gate: Arc<Gate>,
+) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        gate.pass(way, &bytes[..length]).await;
+        gate.pass(direction, &bytes[..length]).await;
         if to.write_all(&bytes[..length]).await.is_err() {
             return;
         }

@@ -51,7 +51,7 @@ pub struct RecordFile {
 pub struct Records {
     /// One JSON object per line, in file order.
     pub lines: Vec<String>,
-    /// Whether the file contains the full data set.
+    /// True if the file contains the full data set.
     pub is_full: bool,
 }
 

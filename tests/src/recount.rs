@@ -23,7 +23,7 @@ pub struct Play {
 }
 
 impl Play {
-    fn of(partition: usize, offset: i64, line: &str) -> Option<Self> {
+    fn parse(partition: usize, offset: i64, line: &str) -> Option<Self> {
         let fields: Value = serde_json::from_str(line).ok()?;
         let at: Timestamp = fields.get("at")?.as_str()?.parse().ok()?;
         let micros =
@@ -77,11 +77,11 @@ pub struct Lines(Vec<Vec<Option<Arc<Play>>>>);
 impl Lines {
     /// Parses the lines of each partition, from offset 0.
     #[must_use]
-    pub fn of(partitions: &[Vec<String>]) -> Self {
+    pub fn parse(partitions: &[Vec<String>]) -> Self {
         let of_one = |(partition, lines): (usize, &Vec<String>)| {
             (0..)
                 .zip(lines)
-                .map(|(offset, line)| Play::of(partition, offset, line).map(Arc::new))
+                .map(|(offset, line)| Play::parse(partition, offset, line).map(Arc::new))
                 .collect()
         };
         Self(partitions.iter().enumerate().map(of_one).collect())
@@ -114,8 +114,8 @@ pub struct Recount {
 impl Recount {
     /// Counts the lines of each partition, from offset 0 up to `position`, as [`Lines::until`].
     #[must_use]
-    pub fn of(partitions: &[Vec<String>], position: &[i64]) -> Self {
-        Lines::of(partitions).until(position)
+    pub fn new(partitions: &[Vec<String>], position: &[i64]) -> Self {
+        Lines::parse(partitions).until(position)
     }
 
     /// Returns the plays that match a question.

@@ -87,13 +87,13 @@ pub fn run_on_mariadb(statements: &str) -> Result<String, String> {
 /// Opens a session on PostgreSQL.
 #[must_use]
 pub fn session_on_postgres() -> Session {
-    Session::of(&mut psql())
+    Session::spawn(&mut psql())
 }
 
 /// Opens a session on MariaDB.
 #[must_use]
 pub fn session_on_mariadb() -> Session {
-    Session::of(&mut mariadb_client())
+    Session::spawn(&mut mariadb_client())
 }
 
 fn psql() -> Command {
@@ -143,7 +143,7 @@ pub struct Session {
 }
 
 impl Session {
-    fn of(client: &mut Command) -> Self {
+    fn spawn(client: &mut Command) -> Self {
         let mut client = client
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -347,7 +347,7 @@ s3.secret_access_key = "test"
 
 /// Deletes an installation's topics, tables and live state from the shared servers, so that they
 /// stay fast. Failures are ignored.
-pub fn forget(options: &StoresOptions) {
+pub fn delete_installation(options: &StoresOptions) {
     let options = options.clone();
     // The caller may drop it inside a runtime.
     let work = std::thread::spawn(move || {
@@ -364,7 +364,7 @@ pub fn forget(options: &StoresOptions) {
             }
         });
         if options.redis.nodes == SharedServer::Redis.address() {
-            forget_live(&options.namespace);
+            delete_live_state_of(&options.namespace);
         }
         let postgres = SharedServer::Postgres.address();
         if format!("{}:{}", options.database.host, options.database.port) == postgres {
@@ -425,7 +425,7 @@ pub async fn delete_records(topic: &str, before: &[i64]) {
 ///
 /// # Panics
 /// If Redis is unavailable.
-pub fn forget_live(namespace: &Namespace) {
+pub fn delete_live_state_of(namespace: &Namespace) {
     let deleted = delete_keys(&format!("{{{namespace}:*"));
     assert!(deleted >= 0, "a number of keys");
 }
@@ -440,7 +440,7 @@ pub fn delete_keys(pattern: &str) -> i64 {
         local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000) cursor = page[1] \
         for _, key in ipairs(page[2]) do deleted = deleted + redis.call('UNLINK', key) end \
         until cursor == '0' return deleted";
-    let deleted = ask_redis(&["EVAL", script, "0", pattern]);
+    let deleted = run_redis_command(&["EVAL", script, "0", pattern]);
     deleted.trim().parse().expect("a number of keys")
 }
 
@@ -449,7 +449,7 @@ pub fn delete_keys(pattern: &str) -> i64 {
 /// # Panics
 /// If Redis is unavailable or refuses.
 #[must_use]
-pub fn ask_redis(command: &[&str]) -> String {
+pub fn run_redis_command(command: &[&str]) -> String {
     let address = redis();
     let port = address.rsplit(':').next().expect("a port");
     let output = Command::new("redis-cli")

@@ -1,7 +1,8 @@
 //! The servers that all tests share.
 //!
-//! The first test that needs a server starts it by `deploy/servers`. Every test process holds a shared
-//! lock on one file while it runs; once no process holds it, `deploy/servers` stops what tests started.
+//! The first test that needs a server starts it by `deploy/servers`. Every test process holds a
+//! shared lock on one file while it runs; once no process holds it, `deploy/servers` stops what
+//! tests started.
 
 use std::collections::BTreeSet;
 use std::fs::File;

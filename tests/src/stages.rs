@@ -6,15 +6,15 @@ use batch::Progress;
 use tokio_util::sync::CancellationToken;
 
 /// Calls a function with the name of each stage that begins.
-pub struct OnStage<F>(pub F);
+pub struct StageCallback<F>(pub F);
 
-impl<F> fmt::Debug for OnStage<F> {
+impl<F> fmt::Debug for StageCallback<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnStage").finish_non_exhaustive()
+        f.debug_struct("StageCallback").finish_non_exhaustive()
     }
 }
 
-impl<F: Fn(&str) + Send + Sync> Progress for OnStage<F> {
+impl<F: Fn(&str) + Send + Sync> Progress for StageCallback<F> {
     fn stage(&self, name: &str, _: u64) {
         (self.0)(name);
     }
@@ -25,7 +25,7 @@ impl<F: Fn(&str) + Send + Sync> Progress for OnStage<F> {
 /// Cancels a token when a stage begins.
 pub fn cancel_at(stage: &'static str, token: &CancellationToken) -> impl Progress + use<> {
     let token = token.clone();
-    OnStage(move |name: &str| {
+    StageCallback(move |name: &str| {
         if name == stage {
             token.cancel();
         }

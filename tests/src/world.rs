@@ -52,11 +52,11 @@ pub struct World {
     pub speed_options: SpeedOptions,
     /// Options of the batch layer.
     pub batch_options: BatchOptions,
-    counted: Arc<Mutex<Counted>>,
+    counted: Arc<Mutex<LiveExpectations>>,
     /// Its namespace, if it is on servers.
     namespace: Option<Namespace>,
     /// Deletes its data from the shared servers on drop.
-    own: Option<Arc<OwnNamespace>>,
+    own: Option<Arc<NamespaceCleanup>>,
     backfills: Arc<Mutex<Backfills>>,
 }
 
@@ -72,36 +72,36 @@ struct Backfills {
 
 /// Expectations about live state.
 #[derive(Debug, Default)]
-struct Counted {
+struct LiveExpectations {
     /// The furthest position seen, by partition.
     positions: Vec<i64>,
-    /// Whether live state was deleted or a store was disturbed.
+    /// True if live state was deleted or a store was disturbed.
     disturbed: bool,
-    /// Whether live counts were ever wrong: drift from them is stored next to the batch rows.
+    /// True if live counts were ever wrong: drift from them is stored next to the batch rows.
     miscounted: bool,
 }
 
 #[derive(Debug)]
 enum Folder {
-    Own(TempDir),
-    Given(PathBuf),
+    Temporary(TempDir),
+    Existing(PathBuf),
 }
 
 /// Deletes an installation from shared servers when its last `World` is dropped.
 #[derive(Debug)]
-struct OwnNamespace(StoresOptions);
+struct NamespaceCleanup(StoresOptions);
 
-impl Drop for OwnNamespace {
+impl Drop for NamespaceCleanup {
     fn drop(&mut self) {
-        servers::forget(&self.0);
+        servers::delete_installation(&self.0);
     }
 }
 
 impl Folder {
     fn path(&self) -> &Path {
         match self {
-            Self::Own(folder) => folder.path(),
-            Self::Given(path) => path,
+            Self::Temporary(folder) => folder.path(),
+            Self::Existing(path) => path,
         }
     }
 }
@@ -111,7 +111,7 @@ impl World {
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self::on(
-            Folder::Own(folder),
+            Folder::Temporary(folder),
             Catalog::built_in().expect("the built-in views"),
         )
         .await
@@ -120,7 +120,7 @@ impl World {
     /// Opens an installation in a folder, which may exist already.
     pub async fn open(folder: &Path) -> Self {
         let catalog = Catalog::built_in().expect("the built-in views");
-        Self::on(Folder::Given(folder.to_owned()), catalog).await
+        Self::on(Folder::Existing(folder.to_owned()), catalog).await
     }
 
     async fn on(folder: Folder, catalog: Catalog) -> Self {
@@ -137,19 +137,19 @@ impl World {
             server.migrate().await.expect("migrating");
         }
         let stores = Stores::open(&options).await.expect("the stores");
-        let world = Self::of_servers(folder.path(), stores, options.namespace.clone());
+        let world = Self::open_on_servers(folder.path(), stores, options.namespace.clone());
         Self {
-            folder: Folder::Own(folder),
-            own: Some(Arc::new(OwnNamespace(options))),
+            folder: Folder::Temporary(folder),
+            own: Some(Arc::new(NamespaceCleanup(options))),
             ..world
         }
     }
 
     /// Opens an installation on servers, which may exist already.
     #[must_use]
-    pub fn of_servers(folder: &Path, stores: Stores, namespace: Namespace) -> Self {
+    pub fn open_on_servers(folder: &Path, stores: Stores, namespace: Namespace) -> Self {
         let catalog = Catalog::built_in().expect("the built-in views");
-        let world = Self::over(Folder::Given(folder.to_owned()), stores, catalog);
+        let world = Self::over(Folder::Existing(folder.to_owned()), stores, catalog);
         Self {
             namespace: Some(namespace),
             ..world
@@ -217,7 +217,7 @@ impl World {
     #[must_use]
     pub fn with_catalog(&self, catalog: Catalog) -> Self {
         Self {
-            folder: Folder::Given(self.path().to_owned()),
+            folder: Folder::Existing(self.path().to_owned()),
             stores: self.stores.clone(),
             catalog,
             engine: self.engine.clone(),
@@ -319,12 +319,12 @@ impl World {
 
     /// Records the lines of a backfill that may have been interrupted: they count if it finished.
     pub async fn settle_backfill(&self, lines: Vec<String>) {
-        self.look_for_backfills().await;
+        self.detect_backfills().await;
         self.backfills.lock().expect("no panic").last = Some(lines);
-        self.look_for_backfills().await;
+        self.detect_backfills().await;
     }
 
-    async fn look_for_backfills(&self) {
+    async fn detect_backfills(&self) {
         let version = archive_version(&self.stores.archive).await;
         let there = version["backfills"].as_u64().unwrap_or(0);
         let there = usize::try_from(there).expect("few backfills");
@@ -340,7 +340,7 @@ impl World {
     pub async fn recount(&self, provenance: &serde_json::Value, position: &[i64]) -> Recount {
         let held = provenance["backfills"].as_u64().unwrap_or(0);
         let held = usize::try_from(held).expect("few backfills");
-        self.look_for_backfills().await;
+        self.detect_backfills().await;
         let mut partitions = self.raw_log().await;
         let mut until = position.to_vec();
         until.resize(partitions.len(), 0);
@@ -350,7 +350,7 @@ impl World {
             partitions.push(lines.clone());
             until.push(i64::try_from(lines.len()).expect("few lines"));
         }
-        Recount::of(&partitions, &until)
+        Recount::new(&partitions, &until)
     }
 
     /// Returns every record of the log by partition, from offset 0.
@@ -399,12 +399,12 @@ impl World {
     }
 
     /// Deletes live state.
-    pub fn lose_live(&self) {
+    pub fn delete_live_state(&self) {
         // Live state that was lost before may not be rebuilt yet.
         let was_lost = self.counted.lock().expect("no panic").disturbed;
         self.disturb();
         if let Some(namespace) = &self.namespace {
-            servers::forget_live(namespace);
+            servers::delete_live_state_of(namespace);
             return;
         }
         let mut deleted = 0;
@@ -415,7 +415,7 @@ impl World {
                 deleted += usize::from(std::fs::remove_file(entry.path()).is_ok());
             }
         }
-        assert!(deleted > 0 || was_lost, "there is no live.db");
+        assert!(deleted > 0 || was_lost, "live.db does not exist");
     }
 
     /// Declares a disturbance of the stores: queries may be refused or return an earlier answer.
@@ -424,11 +424,11 @@ impl World {
     }
 
     /// Declares that live state was reset to an earlier time and lost later counts.
-    pub fn live_fell_back(&self) {
+    pub fn mark_live_reset(&self) {
         self.counted.lock().expect("no panic").positions.clear();
     }
 
-    /// Whether queries may be refused or return an earlier answer.
+    /// Returns whether queries may be refused or return an earlier answer.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.counted.lock().expect("no panic").disturbed
@@ -436,18 +436,18 @@ impl World {
 
     /// Declares that live counts were modified: drift queries report the earlier values from then
     /// on.
-    pub fn live_was_damaged(&self) {
+    pub fn mark_live_damaged(&self) {
         self.counted.lock().expect("no panic").miscounted = true;
     }
 
-    /// Whether live counts were ever modified.
+    /// Returns whether live counts were ever modified.
     #[must_use]
-    pub fn had_damaged_live(&self) -> bool {
+    pub fn was_live_damaged(&self) -> bool {
         self.counted.lock().expect("no panic").miscounted
     }
 
     /// Declares that the speed layer has caught up: from now on every query must be answered.
-    pub fn live_is_back(&self) {
+    pub fn mark_live_restored(&self) {
         self.counted.lock().expect("no panic").disturbed = false;
     }
 
@@ -458,17 +458,21 @@ impl World {
 
     /// Returns the speed layer of a source.
     pub async fn speed_of(&self, source: Source) -> Speed {
-        self.speed_writing(source, Arc::clone(&self.stores.log) as _)
+        self.speed_with_log_writer(source, Arc::clone(&self.stores.log) as _)
             .await
     }
 
     /// Returns the speed layer of a source with another log writer.
-    pub async fn speed_writing(&self, source: Source, log_writes: Arc<dyn LogWrite>) -> Speed {
+    pub async fn speed_with_log_writer(
+        &self,
+        source: Source,
+        log_writes: Arc<dyn LogWrite>,
+    ) -> Speed {
         let ports = SpeedPorts {
             log_writes,
             ..self.speed_ports()
         };
-        self.speed_over(source, ports).await
+        self.speed_on_ports(source, ports).await
     }
 
     /// Returns the ports of a speed layer.
@@ -492,7 +496,7 @@ impl World {
     }
 
     /// Returns the speed layer of a source on given ports.
-    pub async fn speed_over(&self, source: Source, ports: SpeedPorts) -> Speed {
+    pub async fn speed_on_ports(&self, source: Source, ports: SpeedPorts) -> Speed {
         let options = self.speed_options.clone();
         Speed::build(ports, &self.catalog, &self.engine, source, options)
             .await
@@ -502,7 +506,7 @@ impl World {
     /// Counts all plays in the log.
     pub async fn catch_up(&self) -> SpeedReport {
         let done = self.catch_up_on(Source::Plays).await;
-        self.live_is_back();
+        self.mark_live_restored();
         done
     }
 
@@ -542,7 +546,7 @@ impl World {
     ///
     /// # Panics
     /// If the run fails or the lease does not expire.
-    pub async fn run_once_free(&self, source: Source, request: &RunRequest) -> RunReport {
+    pub async fn run_after_lease(&self, source: Source, request: &RunRequest) -> RunReport {
         let begun = Instant::now();
         loop {
             match self.run_on(source, request).await {

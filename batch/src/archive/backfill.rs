@@ -1,10 +1,10 @@
-//! Backfills: past events that never were in the log. They count as if they preceded its first
+//! Backfills: past events that were never in the log. They count as if they preceded its first
 //! record.
 //!
-//! A backfill reserves a version number, with which the names of all its files begin. One later
-//! version lists these files and ends all reservations. A lease keeps two backfills apart, but
-//! correctness does not depend on it: the first one that ends counts, and the others lose their
-//! reservation.
+//! A backfill reserves a version number, and the names of all its files begin with that number. One
+//! later version lists these files and ends all reservations. A lease prevents concurrent
+//! backfills, but correctness does not depend on it: the first backfill to finish counts, and the
+//! others lose their reservation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Backfill {
         Ok(())
     }
 
-    /// Fails if the lease is lost, since another backfill probably ends first then.
+    /// Fails if the lease is lost, because another backfill probably finishes first.
     fn check_lease(&self) -> Result<()> {
         if self.lease.lost().is_cancelled() {
             return Err(lost_lease_error(&*self.lease, "a backfill"));
@@ -164,7 +164,7 @@ impl Backfill {
         let collected =
             collect_garbage(&self.archive, self.source, GarbageScope::DEAD, now_ms).await;
         if let Err(error) = collected {
-            tracing::warn!(%error, "cannot delete files of unfinished backfills; the next run does");
+            tracing::warn!(%error, "cannot delete files of unfinished backfills; the next run retries");
         }
         self.lease.release().await;
         Ok(BackfillReport {
@@ -195,7 +195,7 @@ impl Backfill {
     pub async fn abandon(self) {
         for path in self.files.iter().filter_map(|file| file.path.as_ref()) {
             if let Err(error) = self.archive.delete(path).await {
-                tracing::warn!(%error, path, "cannot delete a file of an abandoned backfill; the next backfill or run does");
+                tracing::warn!(%error, path, "cannot delete a file of an abandoned backfill; the next backfill or run retries");
             }
         }
         self.lease.release().await;

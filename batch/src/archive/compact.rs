@@ -1,8 +1,8 @@
 //! Compaction: merges neighboring small files.
 //!
-//! An archiver that writes a file a minute leaves half a million files a year, and every run opens
-//! those of the days that it reads. Compaction happens after a run, under the run's lease. Its
-//! inputs remain for a while for readers of earlier versions.
+//! An archiver that writes one file per minute creates half a million files per year, and every run
+//! opens those of the days that it reads. Compaction follows a run, under the run's lease. Its
+//! inputs are retired first and deleted later, because readers of earlier versions may need them.
 
 use std::ops::Range;
 
@@ -29,8 +29,8 @@ const NEWEST_SKIPPED: usize = 2;
 const OUTPUTS_MAX: usize = 8;
 /// Maximum files that one run reads.
 const INPUTS_MAX: usize = 1_024;
-/// The newest days of the inputs lie within this many days, so that the output expires nearly as
-/// soon as each of them. This exceeds [`INPUTS_MIN`], since some installations run once a day.
+/// The newest days of the inputs are within this many days, so that the output expires nearly as
+/// soon as each input. This exceeds [`INPUTS_MIN`], since some installations run once a day.
 const DAYS_MAX: i64 = 14;
 
 /// Limits and resources of a compaction.
@@ -90,7 +90,7 @@ pub(crate) async fn compact(
                 inputs += files.len();
                 outputs += 1;
             }
-            // Another writer has replaced an input.
+            // Another writer replaced an input.
             Ok(false) => {}
             Err(error) => {
                 check_stop(stop)?;
@@ -209,7 +209,7 @@ impl GroupSize {
     }
 }
 
-/// Returns the neighbors to merge, by index.
+/// Returns the ranges of neighbors to compact, by index.
 fn plan_groups(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let end = parts.len().saturating_sub(NEWEST_SKIPPED);

@@ -189,7 +189,7 @@ async fn write_identities(
         by_day.insert(*day, hashes);
     }
     let encoded = tokio::task::spawn_blocking(move || encode(&by_day)).await;
-    let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
+    let encoded = encoded.map_err(|e| Error::fault("the Parquet writer task failed", e))?;
     let (encoded, days) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
     archive.put(to, encoded).await?;
     for (day, rows) in &file.days {

@@ -34,7 +34,7 @@ pub(crate) struct FileEntry {
     /// The number of an erasure: the file names no listener of this or an earlier erasure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) redacted_through: u64,
-    /// The remains of the file if it expired.
+    /// The data that remains of the file if it expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expired: Option<ExpiredFile>,
 }
@@ -89,8 +89,8 @@ impl FileEntry {
     }
 }
 
-/// Counts records by UTC day, for the days with events between two cuts and for the `others`.
-/// Without `since`, all days are included.
+/// Counts all events by UTC day. Includes the days with events between two cuts, and
+/// `additional_days`. Without `since`, all days are included.
 pub(crate) fn days_between(
     files: &[FileEntry],
     since: Option<&[Cut]>,
@@ -112,8 +112,8 @@ pub(crate) fn days_between(
     days
 }
 
-/// Divides days into tasks of at most `rows_max` records, and more only for a single day. Each task
-/// has its number of records.
+/// Divides days into tasks of at most `rows_max` events; a task with more has a single day. Returns
+/// the days and the number of events of each task.
 pub(crate) fn day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
     let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
     for (day, rows) in days {

@@ -1,5 +1,5 @@
-//! Rewrites the events of several files as one file without erased listeners. Works on one batch of
-//! rows at a time, so memory holds one row group and the compressed file.
+//! Rewrites the events of several files as one file without erased listeners. It processes one
+//! batch of rows at a time, so memory holds one row group and the compressed file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +118,7 @@ async fn write(
         Ok(writer)
     };
     let written = tokio::task::spawn_blocking(work).await;
-    let written = written.map_err(|error| Error::fault("writing Parquet ended", error))?;
+    let written = written.map_err(|error| Error::fault("the Parquet writer task failed", error))?;
     written.map_err(|error: ParquetError| Error::fault("writing Parquet", error))
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A version is a numbered object that never changes. It lists every file in order: the files of
 //! backfills first, then those of the log, each of which begins where the previous one ends. A
-//! reader keeps one version. A writer changes a copy of the newest version and creates the next
-//! number. Only one of several writers succeeds. The others apply their change to the new version,
-//! or abandon it.
+//! reader uses one version throughout. A writer changes a copy of the newest version and creates
+//! the next number. Only one of several writers succeeds. The others apply their change to the new
+//! version, or abandon it.
 //!
 //! The name of a file begins with the number of the version that its writer is about to create, and
 //! only that version may be the first to list the file. (A backfill reserves a number for all its
@@ -115,7 +115,7 @@ impl Version {
     }
 
     /// Creates the first version of an archive of the older layout. Returns false if a version
-    /// exists, or no such archive. The caller must hold the leases of runs and backfills.
+    /// or no such archive exists. The caller must hold the leases of runs and backfills.
     ///
     /// # Errors
     /// The same as [`Version::newest`].
@@ -342,8 +342,8 @@ impl Version {
     }
 }
 
-/// Deletes dead files, retired files selected by `due`, and versions that were replaced before its
-/// time.
+/// Deletes dead files, the retired files that `due` selects, and versions that were replaced before
+/// `due.before_ms`.
 ///
 /// # Errors
 /// Errors of the archive, and [`Error::Damaged`] if a listed file is missing. Then no retired file

@@ -454,7 +454,7 @@ pub(super) type EncodedEvents = (Option<Bytes>, BTreeMap<i64, DayRows>);
 /// work.
 pub(super) async fn encode_events(events: Vec<RecordBatch>) -> Result<EncodedEvents> {
     let encoded = tokio::task::spawn_blocking(move || encode(&events)).await;
-    let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
+    let encoded = encoded.map_err(|e| Error::fault("the Parquet writer task failed", e))?;
     encoded.map_err(|e| Error::fault("writing Parquet", e))
 }
 

@@ -21,9 +21,9 @@ use crate::pages::stream_pages;
 use crate::run::check_stop;
 use crate::{BatchPorts, Error, Result};
 
-/// Keys that are listed at once.
+/// Keys per list request.
 const LIST_KEYS: usize = 4_000;
-/// Keys that are processed in one step.
+/// Maximum keys per read and write.
 const KEYS_MAX: usize = 500;
 
 /// Writes the counts of one job for a run.
@@ -101,7 +101,7 @@ impl CountWriter {
             .await?)
     }
 
-    /// Records that the run has stored its counts. `has_all` says whether all keys were written.
+    /// Records that the run has stored its counts. `has_all` is true if all keys were written.
     pub(crate) async fn end(
         &self,
         views: &dyn ViewsWrite,

@@ -2,7 +2,7 @@
 //! name a listener in their keys.
 //!
 //! A file is replaced by one with the same changes in the same order, without the listener. So the
-//! amounts stay readable, an interrupted reconciliation can continue, and a repair can be undone.
+//! amounts remain readable, an interrupted reconciliation can continue, and a repair can be undone.
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
 use futures::TryStreamExt;
@@ -108,8 +108,7 @@ fn listener_id(change: &Map<String, Value>) -> Option<i64> {
     }
 }
 
-/// Removes the listener from a correction or a key. An event then lacks the field, and a key has
-/// null there.
+/// Removes the listener from a change. A correction loses the field; a key gets the value null.
 fn redact_change(mut change: Map<String, Value>) -> String {
     if change.contains_key("event_id") {
         change.remove(LISTENER);

@@ -573,11 +573,8 @@ mod tests {
     fn a_name_comes_once() {
         let of = |line: &str| serde_json::from_str::<Once>(line).map(|Once(object)| object);
         assert_eq!(of(r#"{"a":1,"b":{"a":2}}"#).expect("an object").len(), 2);
-        let twice = of(r#"{"a":1,"b":2,"a":3}"#).expect_err("a is there twice");
-        assert!(
-            twice.to_string().contains("\"a\" is there twice"),
-            "{twice}"
-        );
+        let twice = of(r#"{"a":1,"b":2,"a":3}"#).expect_err("a occurs twice");
+        assert!(twice.to_string().contains("\"a\" occurs twice"), "{twice}");
         assert!(of("[1]").is_err());
     }
 

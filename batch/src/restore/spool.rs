@@ -340,10 +340,10 @@ mod tests {
         for (answer, why) in [
             ("7", "an array"),
             (r#"{"a":1}"#, "expected a JSON array"),
-            (r#"[{"a":1},2]"#, "no object"),
-            (r#"[{"a":1,"a":2}]"#, "\"a\" is there twice"),
+            (r#"[{"a":1},2]"#, "not an object"),
+            (r#"[{"a":1,"a":2}]"#, "\"a\" occurs twice"),
             (r#"{"a":[{"x":1}],"b":[{"x":1}]}"#, "both a and b"),
-            (r#"{"a":[{"x":1}],"cursor":"abc"}"#, "a page only"),
+            (r#"{"a":[{"x":1}],"cursor":"abc"}"#, "only one page"),
             (r#"[{"a":1}"#, "EOF"),
             (r#"[{"a":1}] 2"#, "trailing"),
         ] {

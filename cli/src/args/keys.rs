@@ -37,7 +37,7 @@ pub(crate) enum KeysCommand {
         /// Key id, as `list` shows it
         #[arg(value_name = "ID")]
         id: String,
-        /// Remaining life of the old key; a plain number counts hours
+        /// Remaining lifetime of the old key; a number without a unit means hours
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = values::duration(super::DAY / 24, Duration::ZERO..=365 * super::DAY))]
         overlap: Duration,
         /// Expiry of the new key [default: the same lifetime as the old key's]
@@ -90,6 +90,6 @@ fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "expected a text of 1 to {bytes_max} bytes without control characters"
+        "expected 1 to {bytes_max} bytes of text without control characters"
     ))
 }

@@ -31,7 +31,7 @@ pub(crate) enum ReconcileCommand {
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
     },
-    /// Allow a schedule to repair the differences of a comparison that exceed its limit
+    /// Allow a schedule to repair the differences of a comparison, although they exceed its limit
     Approve(DecisionArgs),
     /// Undo the corrections of a repair
     Undo(DecisionArgs),
@@ -95,10 +95,10 @@ pub(crate) struct CompareArgs {
     /// Only buckets that begin before this time
     #[arg(long, value_name = "TIME", value_parser = values::instant)]
     pub(crate) to: Option<i64>,
-    /// Only this fraction of the keys, such as 0.01; every run takes the same keys
+    /// Only this fraction of the keys, such as 0.01; every run selects the same keys
     #[arg(long, value_name = "F")]
     pub(crate) sample: Option<f64>,
-    /// Tolerated difference from a file: a count, or a percentage such as 0.5%; repeatable for both
+    /// Tolerated difference from the values of a file: a count, or a percentage such as 0.5%; repeatable for both
     #[arg(long, value_name = "N|N%")]
     pub(crate) tolerance: Vec<String>,
     /// The file is complete: a key that it does not contain is expected to be 0

@@ -43,7 +43,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Reads the settings and starts the log.
+    /// Reads the settings and starts logging.
     ///
     /// # Errors
     /// Invalid settings.
@@ -95,7 +95,7 @@ impl Context {
         self.output
     }
 
-    /// Prints the address that this process listens on; `who` is empty or ends with a space.
+    /// Prints the address that this process listens on, after the prefix `who`.
     fn announce(&self, who: &str, listening: String) -> anyhow::Result<()> {
         let text = format!("{who}listening on {listening}");
         self.output
@@ -122,7 +122,7 @@ pub(crate) async fn run(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    // Dropped, and so stopped, at the end of the command.
+    // Dropping the set at the end of the command stops the metrics server.
     let mut metrics = JoinSet::new();
     let listen = context.settings().telemetry.metrics_listen.as_deref();
     if let Some(listen) = listen.filter(|_| is_service(&command)) {

@@ -5,8 +5,8 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 use showcase::words;
 
-use super::draw::{happens, one_of};
-use super::entities::{Make, Place};
+use super::draw::{choose, happens};
+use super::entities::{RowGenerator, RowPosition};
 use super::fault::Fault;
 
 const CAPACITIES: [i64; 6] = [10, 100, 999, 1_000, 10_000, 100_000];
@@ -32,30 +32,30 @@ pub(super) struct Application {
 #[derive(Debug)]
 pub(super) struct Applications;
 
-impl Make for Applications {
+impl RowGenerator for Applications {
     type Row = Application;
 
     const FAULTS: &'static [Fault] = &[
-        Fault::CutOff,
-        Fault::NoJson,
+        Fault::Truncated,
+        Fault::NotJson,
         Fault::quoted("id"),
         Fault::fractional("id"),
         Fault::huge("id"),
         Fault::Missing("name"),
         Fault::Missing("owner"),
-        Fault::Impossible("athlete_capacity", "-1"),
+        Fault::InvalidValue("athlete_capacity", "-1"),
     ];
 
-    fn make(&mut self, place: Place, rng: &mut StdRng) -> Application {
-        let athlete_capacity = if place.number <= POPULAR {
+    fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Application {
+        let athlete_capacity = if position.number <= POPULAR {
             Some(CAPACITY_OF_POPULAR)
         } else {
-            happens(rng, 0.85).then(|| one_of(rng, &CAPACITIES))
+            happens(rng, 0.85).then(|| choose(rng, &CAPACITIES))
         };
         let name = words::application(rng.random_range(0..16));
         Application {
-            id: place.number,
-            name: format!("{name} {}", place.number),
+            id: position.number,
+            name: format!("{name} {}", position.number),
             owner: format!("developer-{}@example.com", rng.random_range(1..=300_u32)),
             athlete_capacity,
             edition: 1,
@@ -71,7 +71,7 @@ impl Make for Applications {
         }
         let known = application.athlete_capacity;
         while application.athlete_capacity == known {
-            application.athlete_capacity = Some(one_of(rng, &CAPACITIES));
+            application.athlete_capacity = Some(choose(rng, &CAPACITIES));
         }
     }
 }

@@ -50,8 +50,8 @@ impl Article {
 
     /// Application and athlete of an authorization by its number, from 1 on.
     pub(super) fn pair(&self, number: i64) -> (i64, i64) {
-        let place = self.first.wrapping_add(number.unsigned_abs()) % self.rows;
-        let row = self.order.at(place);
+        let position = self.first.wrapping_add(number.unsigned_abs()) % self.rows;
+        let row = self.order.at(position);
         let athlete = self.athletes.at(row % self.athletes.count);
         let application = self.application(row).min(self.applications);
         (application.cast_signed(), athlete.cast_signed() + 1)
@@ -75,8 +75,8 @@ impl Article {
         }
         // Cumulative counts grow like a square root.
         let part = as_f64(row) / as_f64(rest);
-        let place = as_id(part * part * as_f64(middle)).unsigned_abs();
-        largest + 1 + place.min(middle - 1)
+        let position = as_id(part * part * as_f64(middle)).unsigned_abs();
+        largest + 1 + position.min(middle - 1)
     }
 }
 
@@ -95,8 +95,8 @@ impl Shuffle {
     }
 
     /// The number at an index.
-    const fn at(self, place: u64) -> u64 {
-        let mut at = self.mixed(place);
+    const fn at(self, position: u64) -> u64 {
+        let mut at = self.mixed(position);
         // Mixing permutes a larger range. Following its cycle from the index ends at a number below the count.
         while at >= self.count {
             at = self.mixed(at);

@@ -6,8 +6,8 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::draw::{COUNTRIES, WeightedChoice, as_id, happens, one_of};
-use super::entities::{Make, Place};
+use super::draw::{COUNTRIES, WeightedChoice, as_id, choose, happens};
+use super::entities::{RowGenerator, RowPosition};
 use super::fault::Fault;
 
 const GENDERS: [(&str, u32); 3] = [("M", 470), ("F", 400), ("X", 30)];
@@ -64,7 +64,7 @@ impl Athletes {
         }
     }
 
-    /// The first hundreds of athletes have distinct names.
+    /// Gives the first 576 athletes distinct names.
     pub(super) fn named() -> Self {
         Self {
             are_named: true,
@@ -73,32 +73,32 @@ impl Athletes {
     }
 }
 
-impl Make for Athletes {
+impl RowGenerator for Athletes {
     type Row = Athlete;
 
     const FAULTS: &'static [Fault] = &[
-        Fault::CutOff,
-        Fault::NoJson,
+        Fault::Truncated,
+        Fault::NotJson,
         Fault::quoted("id"),
         Fault::fractional("id"),
         Fault::huge("id"),
         Fault::Missing("id"),
-        Fault::Impossible("gender", "\"W\""),
-        Fault::Impossible("birth_year", "0"),
-        Fault::Impossible("birth_year", "19840"),
-        Fault::Impossible("weight_kg", "-70.5"),
-        Fault::Impossible("country", "\"Germany\""),
+        Fault::InvalidValue("gender", "\"W\""),
+        Fault::InvalidValue("birth_year", "0"),
+        Fault::InvalidValue("birth_year", "19840"),
+        Fault::InvalidValue("weight_kg", "-70.5"),
+        Fault::InvalidValue("country", "\"Germany\""),
     ];
 
-    fn make(&mut self, place: Place, rng: &mut StdRng) -> Athlete {
+    fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Athlete {
         let gender = self.genders.draw(rng);
         let name = if self.are_named {
-            Some(name_of(place.number))
+            Some(name_of(position.number))
         } else {
             happens(rng, 0.95).then(|| name(rng))
         };
         Athlete {
-            id: place.number,
+            id: position.number,
             name,
             gender,
             birth_year: happens(rng, 0.88).then(|| birth_year(rng)),
@@ -142,7 +142,7 @@ impl Make for Athletes {
     }
 }
 
-/// Distinct names for numbers below the number of names.
+/// The name for a number. As many consecutive numbers as there are full names have distinct names.
 fn name_of(number: i64) -> String {
     let number = usize::try_from(number).unwrap_or_default();
     let round = number / FIRST_NAMES.len();
@@ -152,13 +152,13 @@ fn name_of(number: i64) -> String {
 }
 
 fn name(rng: &mut StdRng) -> String {
-    let first = one_of(rng, &FIRST_NAMES);
-    format!("{first} {}", one_of(rng, &LAST_NAMES))
+    let first = choose(rng, &FIRST_NAMES);
+    format!("{first} {}", choose(rng, &LAST_NAMES))
 }
 
 fn birth_year(rng: &mut StdRng) -> i64 {
     let (first, range) = BORN;
-    first + as_id(range * middling(rng))
+    first + as_id(range * bell_fraction(rng))
 }
 
 /// Weight in tenths of a kg; many are whole kg.
@@ -167,13 +167,13 @@ fn weight_kg(gender: Option<&'static str>, rng: &mut StdRng) -> f64 {
         Some("F") => WEIGHT_OF_WOMEN,
         _ => WEIGHT_OF_OTHERS,
     };
-    let tenths = u32::try_from(as_id(lightest + range * middling(rng))).unwrap_or(700);
+    let tenths = u32::try_from(as_id(lightest + range * bell_fraction(rng))).unwrap_or(700);
     let is_whole = happens(rng, 0.6);
     f64::from(if is_whole { tenths / 10 * 10 } else { tenths }) / 10.0
 }
 
 /// From 0 to 1, mostly near the middle.
-fn middling(rng: &mut StdRng) -> f64 {
+fn bell_fraction(rng: &mut StdRng) -> f64 {
     (rng.random::<f64>() + rng.random::<f64>() + rng.random::<f64>()) / 3.0
 }
 

@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::article::Article;
 use super::draw::{Skewed, happens, instant};
-use super::entities::{Make, Place, ids_of};
+use super::entities::{RowGenerator, RowPosition, id_offset};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
 use crate::args::Shape;
 
-/// Longest time until a revocation.
+/// Maximum time from creation to revocation.
 const REVOKED_WITHIN_MS: i64 = 300 * 24 * 3_600_000;
 /// A time that every source rejects.
 const YEAR_2500: &str = "\"2500-01-01T00:00:00Z\"";
@@ -48,7 +48,7 @@ impl Spread {
     }
 
     /// Draws an application and an athlete.
-    fn pair(&self, place: Place, rng: &mut StdRng) -> (i64, i64) {
+    fn pair(&self, position: RowPosition, rng: &mut StdRng) -> (i64, i64) {
         match self {
             Self::Skewed {
                 applications,
@@ -57,7 +57,7 @@ impl Spread {
                 let application = applications.draw(rng);
                 (application, rng.random_range(1..=(*athletes).max(1)))
             }
-            Self::Article(article) => article.pair(place.number),
+            Self::Article(article) => article.pair(position.number),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Authorizations {
             rows: request.rows,
             spread: Spread::new(request),
             revoked: request.revoked,
-            ids_before: ids_of(request.seed),
+            ids_before: id_offset(request.seed),
         }
     }
 
@@ -93,30 +93,30 @@ impl Authorizations {
     }
 }
 
-impl Make for Authorizations {
+impl RowGenerator for Authorizations {
     type Row = Authorization;
 
     const FAULTS: &'static [Fault] = &[
-        Fault::CutOff,
-        Fault::NoJson,
+        Fault::Truncated,
+        Fault::NotJson,
         Fault::quoted("application_id"),
         Fault::fractional("athlete_id"),
-        Fault::no_date("created_at"),
+        Fault::invalid_date("created_at"),
         Fault::Missing("athlete_id"),
         Fault::Missing("created_at"),
-        Fault::Impossible("created_at", YEAR_2500),
+        Fault::InvalidValue("created_at", YEAR_2500),
         Fault::huge("application_id"),
     ];
 
-    fn make(&mut self, place: Place, rng: &mut StdRng) -> Authorization {
-        let created_at_ms = place
+    fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Authorization {
+        let created_at_ms = position
             .at_ms
-            .unwrap_or_else(|| self.rhythm.at(place.row, self.rows));
+            .unwrap_or_else(|| self.rhythm.at(position.row, self.rows));
         let created_at = instant(created_at_ms);
         let is_revoked = happens(rng, self.revoked);
-        let (application_id, athlete_id) = self.spread.pair(place, rng);
+        let (application_id, athlete_id) = self.spread.pair(position, rng);
         Authorization {
-            id: self.ids_before + place.number,
+            id: self.ids_before + position.number,
             application_id,
             athlete_id,
             created_at,

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 
 use super::draw::happens;
-use super::entities::{Make, Place};
+use super::entities::{RowGenerator, RowPosition};
 use super::fault::Fault;
 use super::pairs::{Extent, Pairs};
 use super::request::Request;
@@ -45,12 +45,12 @@ impl Clubs {
     }
 }
 
-impl Make for Clubs {
+impl RowGenerator for Clubs {
     type Row = Membership;
 
     const FAULTS: &'static [Fault] = &[
-        Fault::CutOff,
-        Fault::NoJson,
+        Fault::Truncated,
+        Fault::NotJson,
         Fault::quoted("club_id"),
         Fault::fractional("athlete_id"),
         Fault::Missing("club_id"),
@@ -58,7 +58,7 @@ impl Make for Clubs {
         Fault::huge("athlete_id"),
     ];
 
-    fn make(&mut self, _place: Place, rng: &mut StdRng) -> Membership {
+    fn generate(&mut self, _place: RowPosition, rng: &mut StdRng) -> Membership {
         let athletes = self.athletes.max(1);
         let (club_id, athlete_id) = self.pairs.next(rng, |rng| rng.random_range(1..=athletes));
         Membership {

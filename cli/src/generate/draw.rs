@@ -90,14 +90,14 @@ impl<T: Copy> WeightedChoice<T> {
         self.lot(as_index(part * as_f64(self.0.len() as u64)))
     }
 
-    fn lot(&self, place: usize) -> Option<T> {
-        self.0.get(place).copied().flatten()
+    fn lot(&self, position: usize) -> Option<T> {
+        self.0.get(position).copied().flatten()
     }
 }
 
 /// A fixed pseudorandom value from 0 to 1 for `number`, independent of earlier draws. It makes inputs of different sources
 /// consistent.
-pub(super) fn told_by(number: u64) -> f64 {
+pub(super) fn hash_fraction(number: u64) -> f64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     as_f64(mixed >> 11) / as_f64(1 << 53)
@@ -109,7 +109,7 @@ pub(super) fn happens(rng: &mut StdRng, probability: f64) -> bool {
 }
 
 /// Draws one of the values.
-pub(super) fn one_of<T: Copy, const N: usize>(rng: &mut StdRng, values: &[T; N]) -> T {
+pub(super) fn choose<T: Copy, const N: usize>(rng: &mut StdRng, values: &[T; N]) -> T {
     const { assert!(N > 0, "no values to draw from") };
     values[rng.random_range(0..N)]
 }

@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use super::draw::{Skewed, WeightedChoice, as_id, happens, instant, told_by};
-use super::entities::{Make, Place, ids_of};
+use super::draw::{Skewed, WeightedChoice, as_id, happens, hash_fraction, instant};
+use super::entities::{RowGenerator, RowPosition, id_offset};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
@@ -99,7 +99,7 @@ impl Efforts {
             athletes: request.athletes,
             active_athletes: Skewed::new(request.athletes, 6),
             zones: WeightedChoice::new(&ZONES),
-            ids_before: ids_of(request.seed),
+            ids_before: id_offset(request.seed),
             segment_key: world.random(),
             zone_key: world.random(),
             athlete_key: world.random(),
@@ -109,10 +109,10 @@ impl Efforts {
     }
 
     /// Starts the next activity, in the time zone of its first segment.
-    fn begin(&mut self, place: Place, segment_id: i64, rng: &mut StdRng) {
-        let at_ms = place
+    fn begin(&mut self, position: RowPosition, segment_id: i64, rng: &mut StdRng) {
+        let at_ms = position
             .at_ms
-            .unwrap_or_else(|| self.rhythm.at(place.row, self.rows));
+            .unwrap_or_else(|| self.rhythm.at(position.row, self.rows));
         let athlete_id = if happens(rng, 0.8) {
             rng.random_range(1..=self.athletes.max(1)).cast_signed()
         } else {
@@ -145,15 +145,15 @@ impl Efforts {
     /// Time zone of a segment.
     fn tz(&self, segment_id: i64) -> Option<&'static str> {
         self.zones
-            .at(told_by(segment_id.unsigned_abs() ^ self.zone_key))
+            .at(hash_fraction(segment_id.unsigned_abs() ^ self.zone_key))
     }
 
     /// Time of the athlete on the segment, in whole seconds.
     fn elapsed_time_s(&self, segment_id: i64, athlete_id: i64, rng: &mut StdRng) -> i64 {
         let (shortest, range) = USUAL_S;
-        let length = told_by(segment_id.unsigned_abs() ^ self.segment_key);
+        let length = hash_fraction(segment_id.unsigned_abs() ^ self.segment_key);
         let usual = shortest + range * length * length;
-        let pace = 0.75 + 0.7 * told_by(athlete_id.unsigned_abs() ^ self.athlete_key);
+        let pace = 0.75 + 0.7 * hash_fraction(athlete_id.unsigned_abs() ^ self.athlete_key);
         let form = 0.92 + 0.08 * (rng.random::<f64>() + rng.random::<f64>());
         let rests = if happens(rng, 0.03) {
             1.0 + 4.0 * rng.random::<f64>()
@@ -164,30 +164,30 @@ impl Efforts {
     }
 }
 
-impl Make for Efforts {
+impl RowGenerator for Efforts {
     type Row = Effort;
 
     const FAULTS: &'static [Fault] = &[
-        Fault::CutOff,
-        Fault::NoJson,
+        Fault::Truncated,
+        Fault::NotJson,
         Fault::quoted("segment_id"),
         Fault::fractional("elapsed_time"),
-        Fault::no_date("started_at"),
-        Fault::Impossible("elapsed_time", "0"),
-        Fault::Impossible("elapsed_time", "-61"),
+        Fault::invalid_date("started_at"),
+        Fault::InvalidValue("elapsed_time", "0"),
+        Fault::InvalidValue("elapsed_time", "-61"),
         Fault::Missing("athlete_id"),
-        Fault::Impossible("tz", "\"Mars/Olympus\""),
-        Fault::Impossible("visibility", "\"followers\""),
+        Fault::InvalidValue("tz", "\"Mars/Olympus\""),
+        Fault::InvalidValue("visibility", "\"followers\""),
         Fault::huge("activity_id"),
     ];
 
-    fn make(&mut self, place: Place, rng: &mut StdRng) -> Effort {
-        if let Some(at_ms) = place.at_ms {
+    fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Effort {
+        if let Some(at_ms) = position.at_ms {
             (self.from_ms, self.until_ms) = (i64::MIN, at_ms);
         }
         let segment_id = self.next_segment(rng).unwrap_or_else(|| {
             let segment_id = self.segments.draw(rng);
-            self.begin(place, segment_id, rng);
+            self.begin(position, segment_id, rng);
             segment_id
         });
         let Activity {
@@ -207,7 +207,7 @@ impl Make for Efforts {
             _ => None,
         };
         Effort {
-            id: self.ids_before + place.number,
+            id: self.ids_before + position.number,
             segment_id,
             athlete_id,
             activity_id,

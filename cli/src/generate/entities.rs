@@ -12,16 +12,16 @@ use super::request::Request;
 use super::rows::{Mix, Row, Rows};
 
 /// Rows that may be repeated; of more rows, a uniform sample is kept.
-const KNOWN: usize = 65_536;
+const REPEATABLE_ROWS_MAX: usize = 65_536;
 /// Older versions that may be emitted late.
-const OUTDATED: usize = 4_096;
+const OUTDATED_VERSIONS_MAX: usize = 4_096;
 /// Seeds with distinct ids. Ids stay below the limit of exact JSON numbers.
 const SERIES: u64 = 900_000;
 const IDS_IN_SERIES: i64 = 10_000_000_000;
 
 /// Position of a new row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RowPosition {
     /// Number of the new row, from 1 on.
     pub(super) number: i64,
     /// Number of all rows before it.
@@ -31,13 +31,13 @@ pub(super) struct Place {
 }
 
 /// Generator of the rows of one source of entities.
-pub(super) trait Make {
+pub(super) trait RowGenerator {
     /// Fields of a row without the version.
     type Row: Serialize + Clone;
     /// Possible faults of a row.
     const FAULTS: &'static [Fault];
     /// A new row.
-    fn make(&mut self, place: Place, rng: &mut StdRng) -> Self::Row;
+    fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Self::Row;
     /// Changes a mutable field.
     fn edit(&self, row: &mut Self::Row, rng: &mut StdRng);
 }
@@ -57,7 +57,7 @@ impl<R> Version<R> {
     }
 
     /// Changes the row, and returns the former version.
-    fn edit<M: Make<Row = R>>(&mut self, source: &M, rng: &mut StdRng) -> Self
+    fn edit<M: RowGenerator<Row = R>>(&mut self, source: &M, rng: &mut StdRng) -> Self
     where
         R: Clone,
     {
@@ -69,12 +69,12 @@ impl<R> Version<R> {
 }
 
 /// Offset of ids that depend on the seed, so that inputs of different seeds do not edit each other's rows.
-pub(super) fn ids_of(seed: u64) -> i64 {
+pub(super) fn id_offset(seed: u64) -> i64 {
     (seed % SERIES).cast_signed() * IDS_IN_SERIES
 }
 
 /// The rows of a source of entities.
-pub(super) struct Entities<M: Make> {
+pub(super) struct Entities<M: RowGenerator> {
     source: M,
     mix: Mix,
     rng: StdRng,
@@ -88,7 +88,7 @@ pub(super) struct Entities<M: Make> {
     outdated: Vec<Version<M::Row>>,
 }
 
-impl<M: Make> Entities<M> {
+impl<M: RowGenerator> Entities<M> {
     pub(super) fn new(source: M, request: &Request) -> Self {
         Self {
             source,
@@ -118,12 +118,12 @@ impl<M: Make> Entities<M> {
             return row;
         }
         self.new_rows += 1;
-        let place = Place {
+        let position = RowPosition {
             number: self.new_rows.cast_signed(),
             row: self.rows,
             at_ms: self.at_ms,
         };
-        self.source.make(place, &mut self.rng)
+        self.source.generate(position, &mut self.rng)
     }
 
     fn malformed(&mut self) -> Row<Version<M::Row>> {
@@ -141,9 +141,9 @@ impl<M: Make> Entities<M> {
         if self.known.is_empty() {
             return None;
         }
-        let place = self.rng.random_range(0..self.known.len());
+        let position = self.rng.random_range(0..self.known.len());
         let edited: bool = self.rng.random();
-        let known = self.known.get_mut(place)?;
+        let known = self.known.get_mut(position)?;
         let older = edited.then(|| known.edit(&self.source, &mut self.rng));
         let record = known.clone();
         if let Some(older) = older {
@@ -161,10 +161,10 @@ impl<M: Make> Entities<M> {
         if self.outdated.is_empty() {
             return None;
         }
-        let place = self.rng.random_range(0..self.outdated.len());
+        let position = self.rng.random_range(0..self.outdated.len());
         Some(Row {
             late: true,
-            ..Row::new(self.outdated.get(place)?.clone())
+            ..Row::new(self.outdated.get(position)?.clone())
         })
     }
 
@@ -184,15 +184,15 @@ impl<M: Make> Entities<M> {
         if self.mix.duplicates == 0.0 {
             return;
         }
-        if self.known.len() < KNOWN {
+        if self.known.len() < REPEATABLE_ROWS_MAX {
             self.known.push(record.clone());
             return;
         }
         // Reservoir sampling (algorithm R): each of n rows is among the k kept ones with probability k/n.
-        let place = self.rng.random_range(0..self.new_rows.max(1));
-        if let Some(kept) = usize::try_from(place)
+        let position = self.rng.random_range(0..self.new_rows.max(1));
+        if let Some(kept) = usize::try_from(position)
             .ok()
-            .and_then(|place| self.known.get_mut(place))
+            .and_then(|position| self.known.get_mut(position))
         {
             *kept = record.clone();
         }
@@ -203,18 +203,18 @@ impl<M: Make> Entities<M> {
         if self.mix.late == 0.0 {
             return;
         }
-        if self.outdated.len() < OUTDATED {
+        if self.outdated.len() < OUTDATED_VERSIONS_MAX {
             self.outdated.push(older);
             return;
         }
-        let place = self.rng.random_range(0..OUTDATED);
-        if let Some(kept) = self.outdated.get_mut(place) {
+        let position = self.rng.random_range(0..OUTDATED_VERSIONS_MAX);
+        if let Some(kept) = self.outdated.get_mut(position) {
             *kept = older;
         }
     }
 }
 
-impl<M: Make> Rows for Entities<M> {
+impl<M: RowGenerator> Rows for Entities<M> {
     type Record = Version<M::Row>;
 
     fn next(&mut self) -> Row<Self::Record> {

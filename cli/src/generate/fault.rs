@@ -11,15 +11,15 @@ use crate::ingest::fields::fields;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
     /// The line is truncated.
-    CutOff,
+    Truncated,
     /// The line is not JSON, but comma-separated values.
-    NoJson,
+    NotJson,
     /// The field is missing.
     Missing(&'static str),
     /// The field has a value of another type.
     WrongType(&'static str, &'static str),
     /// The field has an impossible value of its type.
-    Impossible(&'static str, &'static str),
+    InvalidValue(&'static str, &'static str),
 }
 
 impl Fault {
@@ -39,36 +39,36 @@ impl Fault {
     }
 
     /// A date that does not exist.
-    pub(super) const fn no_date(field: &'static str) -> Self {
+    pub(super) const fn invalid_date(field: &'static str) -> Self {
         Self::WrongType(field, "\"2025-02-30T12:00:00Z\"")
     }
 
     /// The most similar fault that typed columns can express.
     pub(super) fn in_columns(self, source: Source) -> Self {
         match (self, fields(source)) {
-            (Self::CutOff | Self::NoJson, [first, ..]) => Self::Missing(first.name),
+            (Self::Truncated | Self::NotJson, [first, ..]) => Self::Missing(first.name),
             (Self::WrongType(field, _), _) => Self::Missing(field),
             (other, _) => other,
         }
     }
 
     /// Applies the fault to the line of a row.
-    pub(super) fn spoil(self, source: Source, line: &[u8]) -> Vec<u8> {
-        if self == Self::CutOff {
+    pub(super) fn corrupt(self, source: Source, line: &[u8]) -> Vec<u8> {
+        if self == Self::Truncated {
             let length = line.len().saturating_sub(1) * 2 / 3;
             return line.get(..length).unwrap_or_default().to_vec();
         }
         let row: BTreeMap<&str, &RawValue> = serde_json::from_slice(line).unwrap_or_default();
         let value = |name: &str| match self {
             Self::Missing(field) if field == name => None,
-            Self::WrongType(field, json) | Self::Impossible(field, json) if field == name => {
+            Self::WrongType(field, json) | Self::InvalidValue(field, json) if field == name => {
                 Some(json)
             }
             _ => row.get(name).map(|value| value.get()),
         };
         let fields = fields(source).iter();
         let there = fields.filter_map(|field| Some((field.name, value(field.name)?)));
-        if self == Self::NoJson {
+        if self == Self::NotJson {
             let values: Vec<&str> = there.map(|(_, value)| value).collect();
             return values.join(",").into_bytes();
         }

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 
 use super::draw::{Skewed, happens};
-use super::entities::{Make, Place};
+use super::entities::{RowGenerator, RowPosition};
 use super::fault::Fault;
 use super::pairs::{Extent, Pairs};
 use super::request::Request;
@@ -45,12 +45,12 @@ impl Follows {
     }
 }
 
-impl Make for Follows {
+impl RowGenerator for Follows {
     type Row = Follow;
 
     const FAULTS: &'static [Fault] = &[
-        Fault::CutOff,
-        Fault::NoJson,
+        Fault::Truncated,
+        Fault::NotJson,
         Fault::quoted("follower_id"),
         Fault::fractional("followed_id"),
         Fault::Missing("follower_id"),
@@ -58,7 +58,7 @@ impl Make for Follows {
         Fault::huge("followed_id"),
     ];
 
-    fn make(&mut self, _place: Place, rng: &mut StdRng) -> Follow {
+    fn generate(&mut self, _place: RowPosition, rng: &mut StdRng) -> Follow {
         let followed = self.followed;
         let (follower_id, followed_id) = self.pairs.next(rng, |rng| followed.draw(rng));
         Follow {

@@ -12,7 +12,7 @@ pub(crate) fn write_line<R: Serialize>(line: &mut Vec<u8>, source: Source, row: 
     drop(serde_json::to_writer(&mut *line, &row.record));
     if let Some(fault) = row.fault {
         let whole = line.split_off(begin);
-        line.extend(fault.spoil(source, &whole));
+        line.extend(fault.corrupt(source, &whole));
     }
     line.push(b'\n');
 }

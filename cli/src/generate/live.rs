@@ -13,7 +13,7 @@ use super::athletes::Athletes;
 use super::authorizations::Authorizations;
 use super::clubs::Clubs;
 use super::efforts::Efforts;
-use super::entities::{Entities, Make};
+use super::entities::{Entities, RowGenerator};
 use super::follows::Follows;
 use super::lines::write_line;
 use super::plays::{Shape, Traffic};
@@ -64,13 +64,13 @@ impl fmt::Debug for Live {
 }
 
 /// A source whose first rows are mostly new.
-struct Started<M: Make> {
+struct Started<M: RowGenerator> {
     entities: Entities<M>,
     rows_left: i64,
     then: Mix,
 }
 
-impl<M: Make> Started<M> {
+impl<M: RowGenerator> Started<M> {
     fn new(source: M, request: &Request, rows_left: i64, then: Mix) -> Self {
         Self {
             entities: Entities::new(source, request),
@@ -126,7 +126,7 @@ impl Live {
         let of_authorizations = request(Source::Authorizations, 0, seed ^ run);
         let of_efforts = request(Source::Efforts, 0, seed ^ run);
         Ok(Self {
-            plays: Traffic::new(seed ^ run, shape, START)?.remember(repeats_within),
+            plays: Traffic::new(seed ^ run, shape, START)?.with_repeat_window(repeats_within),
             athletes: Started::new(Athletes::named(), &of_athletes, ATHLETES, CHANGES),
             clubs: Started::new(Clubs::new(&of_clubs)?, &of_clubs, MEMBERSHIPS, CHANGES),
             follows: Started::new(Follows::new(&of_follows)?, &of_follows, FOLLOWS, CHANGES),

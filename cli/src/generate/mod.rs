@@ -93,7 +93,7 @@ fn write<W: Write + Send>(request: &Request, target: Target<'_, W>) -> anyhow::R
     }
 }
 
-fn write_entities<M: entities::Make, W: Write + Send>(
+fn write_entities<M: entities::RowGenerator, W: Write + Send>(
     source: M,
     request: &Request,
     target: Target<'_, W>,

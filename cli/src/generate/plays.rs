@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
 use super::draw::{
-    COUNTRIES, Skewed, WeightedChoice, as_f64, as_id, as_index, happens, instant, told_by,
+    COUNTRIES, Skewed, WeightedChoice, as_f64, as_id, as_index, happens, hash_fraction, instant,
 };
 use super::fault::Fault;
 use super::request::Request;
@@ -16,7 +16,7 @@ use super::rhythm::Rhythm;
 use super::rows::{Mix, Row, Rows};
 
 /// Earlier events that may be repeated.
-const REMEMBERED: usize = 4_096;
+const REPEAT_WINDOW_MAX: usize = 4_096;
 const HOUR_MS: i64 = 3_600_000;
 
 /// Referrers with weights per thousand plays; the rest has none.
@@ -40,18 +40,18 @@ const REFERRERS: [(&str, u32); 13] = [
 const POSTS: &str = "https://blog.example/posts/";
 
 const FAULTS: [Fault; 9] = [
-    Fault::CutOff,
-    Fault::NoJson,
+    Fault::Truncated,
+    Fault::NotJson,
     Fault::quoted("track_id"),
     Fault::fractional("track_id"),
-    Fault::no_date("at"),
-    Fault::Impossible("kind", "\"stream\""),
+    Fault::invalid_date("at"),
+    Fault::InvalidValue("kind", "\"stream\""),
     Fault::Missing("owner_id"),
-    Fault::Impossible("country", "\"Germany\""),
+    Fault::InvalidValue("country", "\"Germany\""),
     Fault::huge("track_id"),
 ];
 
-/// Numbers of ids.
+/// The number of distinct ids of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Number of owners.
@@ -116,7 +116,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// The stream for a seed.
+    /// Creates the stream of a seed.
     ///
     /// # Errors
     /// A shape without owners, tracks or listeners.
@@ -134,15 +134,15 @@ impl Traffic {
             countries: WeightedChoice::new(&COUNTRIES),
             referrers: WeightedChoice::new(&REFERRERS),
             recent: Vec::new(),
-            remembered: REMEMBERED,
+            remembered: REPEAT_WINDOW_MAX,
             next: 0,
             amount: 1,
         })
     }
 
     /// Repeats only the last `events` events.
-    pub(crate) fn remember(mut self, events: usize) -> Self {
-        self.remembered = events.clamp(1, REMEMBERED);
+    pub(crate) fn with_repeat_window(mut self, events: usize) -> Self {
+        self.remembered = events.clamp(1, REPEAT_WINDOW_MAX);
         self
     }
 
@@ -189,7 +189,7 @@ impl Traffic {
         }
     }
 
-    /// An earlier event, a recent one rather than an old one.
+    /// Draws an earlier event. Recent events are more likely than old ones.
     fn earlier(&mut self) -> Option<Play> {
         let length = self.recent.len();
         if length == 0 {
@@ -197,8 +197,8 @@ impl Traffic {
         }
         let back = as_index(self.rng.random::<f64>().powi(3) * as_f64(length as u64));
         // The newest event is just before the index of the next one.
-        let place = (self.next + 2 * length - 1 - back.min(length - 1)) % length;
-        self.recent.get(place).cloned()
+        let position = (self.next + 2 * length - 1 - back.min(length - 1)) % length;
+        self.recent.get(position).cloned()
     }
 
     fn play(&mut self, at_ms: i64) -> Play {
@@ -239,7 +239,7 @@ impl Traffic {
     }
 }
 
-/// The requested number of events in the requested time.
+/// Generates the requested number of events in the requested time range.
 pub(super) struct Plays {
     traffic: Traffic,
     rhythm: Rhythm,
@@ -275,6 +275,6 @@ impl Rows for Plays {
 
 /// Owner of a track, the same for every seed, so that inputs fit together. Owners with small ids have many tracks.
 fn owner_of(track: i64, owners: u64) -> i64 {
-    let part = told_by(track.unsigned_abs());
+    let part = hash_fraction(track.unsigned_abs());
     1 + as_id(part * part * as_f64(owners)).min(owners.cast_signed() - 1)
 }

@@ -263,7 +263,7 @@ fn authorizations_are_as_in_the_article() {
     assert_eq!(size(1), 4_000);
     assert!((2..=5).all(|id| size(id) == 1_000));
     let rest: Vec<usize> = (6..=100).map(size).collect();
-    // A root drops by less than one from a place to the next at the end, which rounding hides.
+    // A root drops by less than one from a position to the next at the end, which rounding hides.
     assert!(rest.windows(2).all(|two| two[0] + 1 >= two[1]), "{rest:?}");
     assert!(rest[0] > 1_000 && rest[94] > 10, "{rest:?}");
     assert!((101..=200).all(|id| size(id) == 1));
@@ -373,7 +373,7 @@ fn pairs_are_all_there_are_and_no_more() {
         assert!(
             error
                 .to_string()
-                .contains(&format!("{all} different rows at most"))
+                .contains(&format!("at most {all} distinct rows"))
         );
     }
     assert!(made("follows --athletes 1 --rows 1", Format::Jsonl).is_err());

@@ -120,7 +120,7 @@ impl Report {
 
     pub(crate) fn text(&self) -> String {
         let mut text = format!(
-            "{} lines accepted, {} rejected, in {:.2} s ({:.0} lines a second)\n",
+            "{} lines accepted, {} rejected, in {:.2} s ({:.0} lines per second)\n",
             self.accepted, self.rejected, self.seconds, self.lines_per_second
         );
         if self.erased > 0 {
@@ -134,7 +134,7 @@ impl Report {
             for input in &self.inputs {
                 let end = match input.is_complete {
                     true => String::new(),
-                    false => format!(" up to line {}, and nothing after it", input.last_line),
+                    false => format!(" up to line {} (incomplete)", input.last_line),
                 };
                 text.push_str(&format!(
                     "  {}: {} accepted, {} rejected{end}\n",
@@ -144,7 +144,7 @@ impl Report {
         }
         if self.rejected > 0 {
             text.push_str(&format!(
-                "rejected lines are in {}; `backstitch dead-letters list` shows them\n",
+                "rejected lines are in {}; list them with `backstitch dead-letters list`\n",
                 self.dead_letters
             ));
             for reason in &self.reasons {

@@ -310,7 +310,7 @@ async fn check_layers(
     let mut removed: Vec<u8> = of_board.map(|((_, member), _)| *member).collect();
     removed.retain(|member| is_live(&[*member]));
     let has_batch = sorted.iter().any(|row| !is_live(&row.member));
-    let has_live = !!removed.is_empty() || sorted.iter().any(|row| is_live(&row.member));
+    let has_live = !removed.is_empty() || sorted.iter().any(|row| is_live(&row.member));
     assert_eq!(on_board.layers(), (has_batch, has_live), "board {board}");
     for row in sorted {
         assert_eq!(on_board.is_live(&row.member), is_live(&row.member));

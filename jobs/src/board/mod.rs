@@ -173,26 +173,8 @@ impl Job<Board> {
         let spec: BoardSpec = file.spec()?;
         let source = parse_source(file, &spec.source, "board", SourceKind::Entities)?;
         let layers = parse_layers(file, &spec.layers)?;
-        // Only views of both layers are served, each under a unique name.
-        let twin = others.iter().find(|other| {
-            (other.layers, layers) == (Layers::Both, Layers::Both)
-                && other.board() == spec.board.get_ref()
-        });
-        if let Some(twin) = twin {
-            let what = format!("board: job {:?} already uses this name", twin.name());
-            return Err(file.error_at(&spec.board, what));
-        }
-        for (field, expected, what) in [
-            (&spec.key, entities::key_column(source), "key"),
-            (&spec.member, MEMBER_COLUMN, "member"),
-        ] {
-            if field.get_ref() != expected {
-                let what = format!(
-                    "{what}: must be {expected:?}, which identifies the groups of {source}"
-                );
-                return Err(file.error_at(field, what));
-            }
-        }
+        check_unique_name(file, &spec, layers, others)?;
+        check_group_columns(file, &spec, source)?;
         let input = entities::schema(source).unwrap_or_else(|| Arc::new(Schema::empty()));
         let found = query_schema(source.name(), &input, query)?;
         let mut columns = QueryColumns {
@@ -255,6 +237,41 @@ const MEMBER_COLUMN: &str = "athlete_id";
 
 /// Maximum boards with achievements. Each change of a key reads all of them.
 const ACHIEVEMENT_BOARDS_MAX: usize = 8;
+
+/// Only views of both layers are served, each under a unique name.
+fn check_unique_name(
+    file: &File<'_>,
+    spec: &BoardSpec,
+    layers: Layers,
+    others: &[Arc<Job<Board>>],
+) -> Result<()> {
+    let twin = others.iter().find(|other| {
+        (other.layers, layers) == (Layers::Both, Layers::Both)
+            && other.board() == spec.board.get_ref()
+    });
+    match twin {
+        Some(twin) => {
+            let what = format!("board: job {:?} already uses this name", twin.name());
+            Err(file.error_at(&spec.board, what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Key and member must be the columns that identify the groups of the source.
+fn check_group_columns(file: &File<'_>, spec: &BoardSpec, source: Source) -> Result<()> {
+    for (field, expected, what) in [
+        (&spec.key, entities::key_column(source), "key"),
+        (&spec.member, MEMBER_COLUMN, "member"),
+    ] {
+        if field.get_ref() != expected {
+            let what =
+                format!("{what}: must be {expected:?}, which identifies the groups of {source}");
+            return Err(file.error_at(field, what));
+        }
+    }
+    Ok(())
+}
 
 /// Rejects shown columns that have the name of a response field.
 fn check_reserved_columns<'a>(

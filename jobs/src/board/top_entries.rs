@@ -1,7 +1,7 @@
 //! The first entries of a board, and the achievements that follow from a change.
 //!
 //! Changes of a board are applied one by one. Achievements depend only on the first entries. This
-//! module knows neither the source of entries nor the receivers of messages.
+//! module is independent of the source of entries and of the receivers of messages.
 
 use schemas::achievement::AchievementKind;
 
@@ -52,8 +52,7 @@ impl TopEntries {
         }
     }
 
-    /// Returns whether so many entries left that the next ranks are unknown. Read the board again
-    /// before you apply a change.
+    /// Returns whether too few entries remain to apply a change. Then read the board again first.
     #[must_use]
     pub const fn needs_reload(&self) -> bool {
         !self.is_complete && self.entries.len() <= TOP_COUNT
@@ -110,8 +109,8 @@ impl TopEntries {
         events
     }
 
-    /// The personal record that a change sets. Call it after [`TopEntries::apply`]. The member must
-    /// have had an entry, and the first column of its score must improve.
+    /// The personal record that a change sets. Returns `None` unless the member had an entry and
+    /// the first column of its score improves. Call it after [`TopEntries::apply`].
     #[must_use]
     pub fn personal_record(
         &self,

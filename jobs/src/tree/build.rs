@@ -14,8 +14,9 @@ const NODE_BYTES_MAX: usize = 256 << 10;
 /// Rules that cut items into nodes. Trees share nodes only if they were built with the same
 /// options.
 ///
-/// A node ends after an entry if the hash of its key says so. It has at least a quarter of the mean
-/// entries, and at most four times the mean or the maximum bytes.
+/// A node ends after an entry whose key has a small hash, or when it reaches four times the mean
+/// entries or the maximum bytes. Unless it reaches the maximum bytes or is the last of its level,
+/// it has at least a quarter of the mean entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Mean items of a leaf; at least 1.
@@ -79,7 +80,7 @@ pub struct BuiltTree {
     pub nodes: Vec<(NodeId, Bytes)>,
 }
 
-/// Builds a tree. Its memory is the finished nodes that were not taken, and two nodes per level.
+/// Builds a tree. It keeps the finished nodes that were not taken, and two nodes per level.
 #[derive(Debug)]
 pub struct Builder {
     sink: NodeSink,
@@ -182,7 +183,7 @@ impl LevelBuilder {
         }
     }
 
-    /// Ends the node after its last entry, which has this key, if the options say so.
+    /// Ends the node after its last entry, which has this key, if [`Options::ends`] returns true.
     fn cut(&mut self, key: &[u8], sink: &mut NodeSink) {
         if sink.options.ends(self.level, &self.draft, key) {
             self.seal(sink);
@@ -230,7 +231,7 @@ impl Options {
     /// limit, only the key matters. So a value of the same length, or another child id, does not
     /// move node boundaries.
     fn ends(&self, level: u8, draft: &NodeDraft, key: &[u8]) -> bool {
-        // Inner nodes with one child would never end the growth of levels.
+        // With one child per inner node, the number of levels would grow forever.
         let (mean, entries_min) = match level {
             0 => (self.leaf_items_mean, 1),
             _ => (self.inner_children_mean, 2),
@@ -243,7 +244,7 @@ impl Options {
             return true;
         }
         let min = (mean / 4).max(entries_min);
-        // From the minimum on, one key in this number ends the node. Each level uses another hash,
+        // From the minimum on, one key in `one_in` ends the node. Each level uses another hash,
         // because every key of an inner node has already ended a node below.
         let one_in = (mean.saturating_sub(min) as u64).saturating_add(1);
         entries >= min && xxh3_64_with_seed(key, u64::from(level)) <= u64::MAX / one_in

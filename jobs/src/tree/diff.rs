@@ -1,8 +1,8 @@
 //! Finds the differences of two trees without reading shared nodes.
 //!
-//! A shared node holds the same items in both trees, at any position, because it contains their
-//! keys and keys are unique in a tree. So only the nodes of one tree alone are read, level by
-//! level. The items of the remaining leaves are compared.
+//! A shared node has the same items below it in both trees, wherever it is, and keys are unique in
+//! a tree. So only nodes that the other tree does not have are read, level by level. The items of
+//! the remaining leaves are compared.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -65,7 +65,7 @@ impl TreeLevel {
 impl Tree {
     /// The changes from an older tree, in key order. Without an older tree, all items are new.
     /// Returns `None` if more than `nodes_max` nodes of a level belong to one tree alone. `nodes`
-    /// holds both trees.
+    /// contains both trees.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.

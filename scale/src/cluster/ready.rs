@@ -1,5 +1,5 @@
 //! Checks whether a scheduler has executors; without any, tasks would wait forever. Ballista
-//! reports it by HTTP on the same port.
+//! reports its readiness by HTTP on the same port.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Readiness {
             StatusCode::SERVICE_UNAVAILABLE => Ok(false),
             _ => Err(Error::Unreachable {
                 address: self.address.clone(),
-                why: "another service than a scheduler answers there".to_owned(),
+                why: "another service answers there".to_owned(),
             }),
         }
     }

@@ -167,83 +167,85 @@ fn drop_sign(kind: &mut String) {
 mod tests {
     use super::*;
 
+    const REASONS_AND_KINDS: &[(&str, &str)] = &[
+        ("", ""),
+        ("kind: missing", "kind: missing"),
+        (
+            r#"track_id must be an integer; got the string "x" (column 33)"#,
+            r#"track_id must be an integer; got the string "…""#,
+        ),
+        (
+            "owner_id must be an integer from -2^63 to 2^63 - 1; got the integer 7 (column 9)",
+            "owner_id must be an integer from -2^63 to 2^63 - 1; got the integer N",
+        ),
+        (
+            "the required field owner_id is missing (line 2, column 17)",
+            "the required field owner_id is missing",
+        ),
+        (
+            "not JSON: expected value at line 1 column 17",
+            "not JSON: expected value",
+        ),
+        (
+            r#"tz: "Mars" is not an IANA time zone such as "Europe/Berlin""#,
+            r#"tz: "…" is not an IANA time zone such as "Europe/Berlin""#,
+        ),
+        (r#"a "b\"c" d"#, r#"a "…" d"#),
+        (r#"a "b\\" d"#, r#"a "…" d"#),
+        (
+            "unknown variant `skip`, expected `play` or `download`",
+            "unknown variant `…`, expected `play` or `download`",
+        ),
+        (
+            "it can't be read, and 'x y' isn't",
+            "it can't be read, and '…' isn't",
+        ),
+        ("-7 is less than -0.5", "N is less than N"),
+        (
+            "at=-3: 2026-13-01T00:00:00Z is no time",
+            "at=N: N is no time",
+        ),
+        (
+            "a 64-bit integer, alpha-2, utf8",
+            "a 64-bit integer, alpha-2, utf8",
+        ),
+        ("1772712000000µs", "N"),
+        ("offset 3.", "offset N."),
+        ("3: 4", "N: N"),
+        (
+            "missing field `owner_id` at line 1 column 40",
+            "missing field `owner_id`",
+        ),
+        (
+            r#"owner_id: invalid type: string "7", expected i64 at line 1 column 30"#,
+            r#"owner_id: invalid type: string "…", expected i64"#,
+        ),
+        (
+            r#"country: "DE1" is not an ISO 3166 alpha-2 code such as "DE""#,
+            r#"country: "…" is not an ISO 3166 alpha-2 code such as "DE""#,
+        ),
+        (
+            r#"at: "x" is not an RFC 3339 instant such as "2026-11-21T09:30:00Z": "x" is bad"#,
+            r#"at: "…" is not an RFC 3339 instant such as "2026-11-21T09:30:00Z": "…" is bad"#,
+        ),
+        (
+            "event_id: has 3000 bytes; 1 to 1024 are expected",
+            "event_id: has N bytes; 1 to 1024 are expected",
+        ),
+        (
+            "too long: at most 1048576 bytes are taken (the first 9 of 12 bytes are kept)",
+            "too long: at most 1048576 bytes are taken (the first N of N bytes are kept)",
+        ),
+        ("unexpected 7", "unexpected N"),
+        (r#"an open "quote 7"#, r#"an open "quote N"#),
+        ("ends with \"", "ends with \""),
+        ("größer als 7 Ähren", "größer als N Ähren"),
+    ];
+
     #[test]
     fn a_kind_has_no_values() {
-        for (reason, kind) in [
-            ("", ""),
-            ("kind: missing", "kind: missing"),
-            (
-                r#"track_id must be an integer; got the string "x" (column 33)"#,
-                r#"track_id must be an integer; got the string "…""#,
-            ),
-            (
-                "owner_id must be an integer from -2^63 to 2^63 - 1; got the integer 7 (column 9)",
-                "owner_id must be an integer from -2^63 to 2^63 - 1; got the integer N",
-            ),
-            (
-                "the required field owner_id is missing (line 2, column 17)",
-                "the required field owner_id is missing",
-            ),
-            (
-                "not JSON: expected value at line 1 column 17",
-                "not JSON: expected value",
-            ),
-            (
-                r#"tz: "Mars" is not an IANA time zone such as "Europe/Berlin""#,
-                r#"tz: "…" is not an IANA time zone such as "Europe/Berlin""#,
-            ),
-            (r#"a "b\"c" d"#, r#"a "…" d"#),
-            (r#"a "b\\" d"#, r#"a "…" d"#),
-            (
-                "unknown variant `skip`, expected `play` or `download`",
-                "unknown variant `…`, expected `play` or `download`",
-            ),
-            (
-                "it can't be read, and 'x y' isn't",
-                "it can't be read, and '…' isn't",
-            ),
-            ("-7 is less than -0.5", "N is less than N"),
-            (
-                "at=-3: 2026-13-01T00:00:00Z is no time",
-                "at=N: N is no time",
-            ),
-            (
-                "a 64-bit integer, alpha-2, utf8",
-                "a 64-bit integer, alpha-2, utf8",
-            ),
-            ("1772712000000µs", "N"),
-            ("offset 3.", "offset N."),
-            ("3: 4", "N: N"),
-            (
-                "missing field `owner_id` at line 1 column 40",
-                "missing field `owner_id`",
-            ),
-            (
-                r#"owner_id: invalid type: string "7", expected i64 at line 1 column 30"#,
-                r#"owner_id: invalid type: string "…", expected i64"#,
-            ),
-            (
-                r#"country: "DE1" is not an ISO 3166 alpha-2 code such as "DE""#,
-                r#"country: "…" is not an ISO 3166 alpha-2 code such as "DE""#,
-            ),
-            (
-                r#"at: "x" is not an RFC 3339 instant such as "2026-11-21T09:30:00Z": "x" is bad"#,
-                r#"at: "…" is not an RFC 3339 instant such as "2026-11-21T09:30:00Z": "…" is bad"#,
-            ),
-            (
-                "event_id: has 3000 bytes; 1 to 1024 are expected",
-                "event_id: has N bytes; 1 to 1024 are expected",
-            ),
-            (
-                "too long: at most 1048576 bytes are taken (the first 9 of 12 bytes are kept)",
-                "too long: at most 1048576 bytes are taken (the first N of N bytes are kept)",
-            ),
-            ("unexpected 7", "unexpected N"),
-            (r#"an open "quote 7"#, r#"an open "quote N"#),
-            ("ends with \"", "ends with \""),
-            ("größer als 7 Ähren", "größer als N Ähren"),
-        ] {
-            assert_eq!(reason_kind(reason), kind, "{reason}");
+        for (reason, kind) in REASONS_AND_KINDS {
+            assert_eq!(reason_kind(reason), *kind, "{reason}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Cache misses: a reader requests through the log that a worker caches a board.
+//! Cache misses: requests from readers, sent through the log, that a worker cache a board.
 //!
 //! A cache miss is a record in the topic of the notifications, in the partition of its key, so the
 //! worker reads it in the order of the changes. It is only a hint and changes no data.
@@ -15,7 +15,7 @@ pub struct CacheMiss {
     pub view: String,
     /// The key: a segment or an application.
     pub key: i64,
-    /// The encoded section of the key's boards.
+    /// The encoded board of the key with its filters.
     pub section: Vec<u8>,
     /// True if the reader needed only the number of rows and no live count was available. Only the
     /// live count is cached then.
@@ -45,7 +45,7 @@ impl CacheMiss {
             .into_bytes()
     }
 
-    /// Decodes a record; none if it is not a cache miss.
+    /// Decodes a record; `None` if it is not a cache miss.
     #[must_use]
     pub fn decode(source: Source, bytes: &[u8]) -> Option<Self> {
         // Most records are notifications.

@@ -30,7 +30,7 @@ const CAPACITY_DEFAULT: i64 = 1;
 /// Parses a line of an entity source.
 ///
 /// # Errors
-/// The reason of the rejection: field, fault and expectation.
+/// The reason for the rejection: field, fault and expectation.
 pub fn parse(source: Source, bytes: &[u8]) -> Result<Entity, String> {
     parse_unclipped(source, bytes).map_err(line::clip)
 }

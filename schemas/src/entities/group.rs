@@ -52,7 +52,7 @@ impl Notifications {
     /// Returns the group that a record names. `bytes` are the record at `index`.
     ///
     /// # Errors
-    /// The reason of the rejection.
+    /// The reason for the rejection.
     pub fn group(&self, index: usize, bytes: &[u8]) -> Result<Group, String> {
         match self.frames.location(index) {
             None => parse_notification(self.source, bytes),
@@ -123,7 +123,7 @@ pub const fn key_column(source: Source) -> &'static str {
 /// Parses a notification.
 ///
 /// # Errors
-/// The reason of the rejection.
+/// The reason for the rejection.
 pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String> {
     let refused = |why: &str| {
         let example = Group { key: 1, member: 2 }.notification(source);

@@ -136,13 +136,13 @@ impl Decoder {
 /// Validates a line and returns the owner, which is the log key.
 ///
 /// # Errors
-/// The reason of the rejection.
+/// The reason for the rejection.
 pub fn check_line(bytes: &[u8]) -> Result<i64, String> {
     parse_line(bytes).map(|play| play.raw.owner_id)
 }
 
 /// Validates records, which are JSON lines or framed Avro ([`crate::avro`]). Returns for each the
-/// owner, or the reason of its rejection.
+/// owner, or the reason for its rejection.
 ///
 /// # Errors
 /// `writers` lacks the schema of a record.

@@ -127,6 +127,13 @@ fn reasons_name_field_and_fault() {
             with("at", "\"2026-13-01T00:00:00Z\""),
             &["at", "2026-13-01"],
         ),
+    ];
+    assert_reasons(cases);
+}
+
+#[test]
+fn reasons_name_faults_of_times_and_of_json() {
+    let cases: &[(String, &[&str])] = &[
         (with("at", "\"2026-01-01T25:00:00Z\""), &["at", "T25"]),
         (with("at", "\"2026-01-01T00:00:00\""), &["at", "RFC 3339"]),
         (with("at", "\"2026-01-01\""), &["at", "RFC 3339"]),
@@ -157,6 +164,11 @@ fn reasons_name_field_and_fault() {
             &["referrer", "20000"],
         ),
     ];
+    assert_reasons(cases);
+}
+
+/// Asserts that the reason of each line contains its words.
+fn assert_reasons(cases: &[(String, &[&str])]) {
     for (line, words) in cases {
         let reason = reason(line);
         for word in *words {

@@ -37,7 +37,7 @@ pub(super) fn read<'a>(
     })
 }
 
-/// A play, or the reason of its rejection.
+/// A play, or the reason for its rejection.
 type PlayResult<'a> = Result<RawPlay<'a>, String>;
 
 impl Plays {

@@ -37,7 +37,7 @@ const UNDISTURBED_STEPS_MAX: usize = 2000;
 /// More steps than a worker takes without a change while work remains.
 const IDLE_STEPS: usize = 6;
 
-/// Histories that need a rarely needed rule: without it they violate the law.
+/// Histories that violate the law without a rule that is rarely needed.
 const REGRESSIONS: [(u64, Rules, Law); 6] = [
     (10_218, rules::PROPOSED, Law::Exact),
     (45_754, rules::PASSED, Law::Complete),
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Violation {
     }
 }
 
-/// Runs one history. Returns the number of each event, or the violated law.
+/// Runs one history. Returns how often each event occurred, or the violated law.
 fn history(seed: u64, rules: Rules, faults: Faults) -> Result<EventCounts, Violation> {
     let mut world = World::new(rules, SmallRng::seed_from_u64(seed));
     for _ in 0..PARTITIONS {
@@ -171,8 +171,8 @@ fn lose(world: &mut World, actors: &mut Actors, partition: usize, rate: f64) {
     }
 }
 
-/// Runs without faults. First, workers alone must make all completed views readable. Then, with
-/// batch runs, all reads must be answered and include the whole log.
+/// Runs without faults. First, workers alone must make the first view readable. Then, with batch
+/// runs, all reads must be answered and include the whole log.
 fn run_undisturbed(world: &mut World) {
     let partitions = 0..world.partitions();
     let worker = |partition| Worker::new(partition, world);
@@ -348,7 +348,7 @@ fn without_replay_until_answers_silently_shrink() {
     breaks(Law::Fresh, rules::NO_REPLAY, Faults::All, 500);
 }
 
-/// Finds new seeds for [`REGRESSIONS`] after a change of the simulator. The real rules have none.
+/// Finds new seeds for [`REGRESSIONS`] after a change of the simulator. [`REAL`] has none.
 #[test]
 #[ignore = "a search of many minutes"]
 fn find_regressions() {
@@ -357,7 +357,7 @@ fn find_regressions() {
         ("PROPOSED", rules::PROPOSED),
         ("PASSED", rules::PASSED),
         ("BOUND_ONLY", rules::BOUND_ONLY),
-        ("FEW_SLOTS", rules::FEW_PARTITIONS),
+        ("FEW_PARTITIONS", rules::FEW_PARTITIONS),
         ("NO_REWRITE", rules::NO_REWRITE),
         ("NO_TABLE", rules::NO_TABLE),
     ];

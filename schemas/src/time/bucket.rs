@@ -1,7 +1,7 @@
 //! UTC buckets: the widths of stored counts, and the arithmetic of their edges.
 //!
-//! Instants, ranges and widths are exact for every second before and after 1970. Time zones are
-//! unknown here: a stored bucket is the same for every reader.
+//! Instants before 1970 are supported. Buckets are in UTC, so all readers share them. This module
+//! does not handle time zones.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,14 +17,14 @@ pub const QUARTER_SECONDS: Seconds = 900;
 const HOUR_SECONDS: Seconds = 3_600;
 const DAY_SECONDS: Seconds = 86_400;
 
-/// Days from 0000-03-01 to 1970-01-01. If years begin in March, the leap day is the last day.
+/// Days from 0000-03-01 to 1970-01-01. If years begin in March, a leap day is their last day.
 const EPOCH_DAY: i64 = 719_468;
 /// Months from March of year 0 to January 1970.
 const EPOCH_MONTH: i64 = 23_638;
 /// Days in the 400 years after which the calendar repeats.
 const ERA_DAYS: i64 = 146_097;
 
-/// A half-open range of instants: `from` is included, `to` is not. An absent side is unbounded.
+/// A half-open range of instants: `from` is included, `to` is not. Either side may be unbounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
     /// The first instant; `None` if unbounded.
@@ -63,7 +63,8 @@ impl Range {
 }
 
 named! {
-    /// The width of a stored bucket. Each bucket consists of whole buckets of the previous width.
+    /// The width of a stored bucket. Each bucket consists of whole buckets of the next smaller
+    /// width.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Width {

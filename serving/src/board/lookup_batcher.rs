@@ -2,8 +2,8 @@
 //!
 //! Queries that arrive during a call are collected for the next call: one round trip and one
 //! script, and common data is read once. A call begins after all of its queries arrived, so each
-//! answer includes everything that was counted before its query. A single query is sent at once,
-//! and a call that hangs delays the next one only briefly.
+//! answer includes everything that was counted before its query. A single query is sent
+//! immediately, and a call that hangs delays the next one only briefly.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,12 +17,12 @@ use stores::board_cache::{BoardQuery, BoardSelection, CachedBoardAnswer};
 use crate::lock::lock;
 use crate::read::ReadError;
 
-/// Maximum queries per call. Each takes some hundredths of a millisecond, during which the server
-/// handles nothing else.
+/// Maximum queries per call. Each takes some hundredths of a millisecond, during which the cache
+/// server handles no other request.
 const QUERIES_PER_CALL_MAX: usize = 64;
 /// Maximum rows per call.
 const ROWS_PER_CALL_MAX: u64 = 1_000;
-/// Queries for more rows are not batched, since others would wait for them.
+/// Queries for more rows are not batched, because other queries would wait for them.
 const BATCHED_ROWS_MAX: u64 = 100;
 /// Maximum wait for the previous call.
 pub(crate) const PREVIOUS_CALL_WAIT_MAX: Duration = Duration::from_millis(50);

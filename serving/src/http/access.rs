@@ -2,7 +2,7 @@
 //! log of administrators.
 //!
 //! Until a key exists, only loopback requests are accepted, and everything is permitted. After
-//! that, each request scopes a key, except on routes that the table marks as open.
+//! that, each request needs a key, except on routes that the table marks as open.
 
 pub(crate) mod key_cache;
 pub(crate) mod limits;

@@ -55,7 +55,7 @@ const SEGMENTS: &str = "segments";
         ("format" = Option<String>, Query, description = "json (default) or csv; the Link header has the URL of the next page")
     ),
     responses(
-        (status = 200, description = "The page; an unknown key has total 0", body = BoardPage),
+        (status = 200, description = "The page; an unknown key or an empty board has total 0", body = BoardPage),
         (status = 404, description = "Unknown board name", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -143,7 +143,7 @@ fn as_csv(
         ("name" = String, Path, description = "segments, or the name of another board"),
         ("key" = i64, Path, description = "The segment"),
         ("athlete_id" = i64, Path, description = "The athlete"),
-        ("around" = Option<u64>, Query, description = "PermitPool before and after the athlete's that are shown, at most 500; 5 if left out"),
+        ("around" = Option<u64>, Query, description = "Entries to show before and after the athlete's, at most 500; default 5"),
         ("board" = Option<String>, Query, description = "overall, gender:F, age:35-44 or weight:75-84; default overall"),
         ("window" = Option<String>, Query, description = "all, year, month or day; default all"),
         ("date" = Option<String>, Query, description = "A day in the window; default today (UTC)"),

@@ -1,4 +1,4 @@
-//! Dead letters: lists, counts, single letters, and replays.
+//! Dead letters: lists, counts, details, and replays.
 
 mod replay;
 
@@ -29,7 +29,7 @@ pub(crate) use replay::{__path_replay_dead_letters, ReplayResponse, replay_dead_
 const EXAMINED_MAX: u64 = 200_000;
 /// Maximum bytes of an input in a list.
 const LISTED_BYTES_MAX: usize = 1_024;
-/// A page ends with the letter that reaches this number of bytes.
+/// A page ends with the dead letter that reaches this number of bytes.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes in a readable form.
@@ -56,7 +56,7 @@ pub(crate) struct DeadLetterResponse {
     pub(crate) reason: String,
     /// The origin: `FILE:LINE`, or `TOPIC/PARTITION@OFFSET` in the log.
     pub(crate) origin: String,
-    /// When it was rejected, in UTC. For a record of the log, when that was appended.
+    /// When it was rejected, in UTC. For a record of the log, when the record was appended.
     pub(crate) at: String,
     /// Number of stored bytes of the input.
     pub(crate) raw_bytes: u64,
@@ -72,7 +72,7 @@ pub(crate) struct DeadLettersPage {
     /// Newest first, by log position. Duplicates appear once per page.
     pub(crate) dead_letters: Vec<DeadLetterResponse>,
     /// The cursor of the next page; null on the last one. A page before the last may have fewer
-    /// letters than `limit`, or none.
+    /// dead letters than `limit`, or none.
     pub(crate) cursor: Option<String>,
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct CorrectedBy {
     is_counted: bool,
 }
 
-/// The part of a value in the batch rows of entry run.
+/// The part of a value in the batch rows of one run.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BatchPart {
     /// The run that changed these rows last.
@@ -106,7 +106,7 @@ pub(crate) struct BatchPart {
     drift: Option<u64>,
 }
 
-/// The part of a value that was counted live in entry epoch.
+/// The part of a value that was counted live in one epoch.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LiveShare {
     epoch: u64,
@@ -137,7 +137,7 @@ pub(crate) struct BatchRowResponse {
     epoch: u64,
 }
 
-/// The live count of a row in entry epoch.
+/// The live count of a row in one epoch.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LiveRowResponse {
     epoch: u64,

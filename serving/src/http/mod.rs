@@ -79,7 +79,7 @@ const OWNER_ID: RequiredScope = ReadOwner("owner_id");
 /// Maximum number of concurrent lists of applications. Some orders and filters scan all
 /// applications.
 const LISTINGS_MAX: usize = 8;
-/// Maximum number of concurrent reads of dead letters. Each holds some megabytes.
+/// Maximum number of concurrent reads of dead letters. Each uses some megabytes of memory.
 const DEAD_LETTER_READS_MAX: usize = 2;
 /// One in this many concurrent reads of statistics may return many values.
 const LARGE_SHARE: usize = 8;
@@ -116,7 +116,7 @@ pub(crate) struct Api {
     pub(crate) dead_letter_reads: Semaphore,
     /// The single permit for replays of dead letters.
     pub(crate) replays: Semaphore,
-    /// Earlier results, for use while a store does not answer.
+    /// Earlier results, for use while a store does not respond.
     pub(crate) stats_cache: StaleCache<Reading>,
     pub(crate) read_caches: ReadCaches,
     /// Reads of statistics in progress.

@@ -11,6 +11,7 @@ use schemas::seam::{PartitionState, RunState};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stores::log::Span;
 use stores::reconciliations::{self, Reconciliation};
 use stores::views::RunDetails;
 use tokio::time::timeout;
@@ -202,6 +203,28 @@ impl SourceOverview {
     }
 }
 
+fn partition_overview(
+    partition: usize,
+    span: Span,
+    state: Option<&PartitionState>,
+) -> PartitionOverview {
+    let next_offset = state.map(|state| state.position.next_offset);
+    PartitionOverview {
+        partition,
+        log_start: span.start,
+        log_end: span.end,
+        next_offset,
+        // The log was read first, so live state may be ahead of it.
+        lag: next_offset.map(|next| span.end.saturating_sub(next).max(0)),
+        as_of: state
+            .and_then(|state| state.position.last)
+            .map(|last| format_ms(last.logged_at_ms)),
+        epoch: state.map(|state| state.epoch),
+        replaying: state.map(PartitionState::is_replaying),
+        generation: state.map(|state| state.generation),
+    }
+}
+
 async fn source_overview(api: &Api, source: Source) -> Result<SourceOverview, Problem> {
     let runs = api.ports.views.runs(source).await?;
     let run_details = api
@@ -220,23 +243,7 @@ async fn source_overview(api: &Api, source: Source) -> Result<SourceOverview, Pr
         .iter()
         .zip(states)
         .enumerate()
-        .map(|(partition, (span, state))| {
-            let next_offset = state.map(|state| state.position.next_offset);
-            PartitionOverview {
-                partition,
-                log_start: span.start,
-                log_end: span.end,
-                next_offset,
-                // The log was read first, so live state may be ahead of it.
-                lag: next_offset.map(|next| span.end.saturating_sub(next).max(0)),
-                as_of: state
-                    .and_then(|state| state.position.last)
-                    .map(|last| format_ms(last.logged_at_ms)),
-                epoch: state.map(|state| state.epoch),
-                replaying: state.map(PartitionState::is_replaying),
-                generation: state.map(|state| state.generation),
-            }
-        });
+        .map(|(partition, (span, state))| partition_overview(partition, *span, state));
     let views = api
         .metrics
         .values()

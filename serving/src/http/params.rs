@@ -43,7 +43,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 #[derive(Debug)]
 pub(crate) struct Params(BTreeMap<String, String>);
 
-/// Reads a parameter that decides which others are known. Of several, the first counts.
+/// Reads a parameter that decides which other parameters are known. If it is repeated, the first
+/// value counts.
 pub(crate) fn first_value(uri: &Uri, name: &str) -> Option<String> {
     all_values(uri, name).into_iter().next()
 }
@@ -92,7 +93,7 @@ pub(crate) struct PageQuery {
 }
 
 impl PageQuery {
-    /// Reads the parameters of a list that also takes those of `others`.
+    /// Reads the parameters of a list that also accepts the parameters in `others`.
     pub(crate) fn read(uri: &Uri, others: &[&str]) -> Result<(Params, Self), Problem> {
         Self::read_within(uri, others, LIMIT_DEFAULT, LIMIT_MAX)
     }
@@ -109,7 +110,7 @@ impl PageQuery {
         Ok((params, page))
     }
 
-    /// Takes the page from parameters that were read already.
+    /// Builds the page from parsed parameters.
     pub(crate) fn from_params(
         params: &Params,
         default: usize,
@@ -148,7 +149,7 @@ impl PageQuery {
 }
 
 /// Builds the Link header to the next page of a list (RFC 8288). The cursor alone decides where
-/// that page begins. `extra` is a parameter that the request left out.
+/// that page begins. `extra` is a parameter that the request omitted.
 pub(crate) fn link_to_next(
     uri: &Uri,
     cursor: &str,
@@ -232,7 +233,7 @@ impl Params {
         Ok(self.choice("format", &formats)?.unwrap_or(Format::Json))
     }
 
-    /// Reads a parameter that takes one of some names. Returns `None` if it is absent.
+    /// Reads a parameter with a fixed set of values. Returns `None` if it is absent.
     pub(crate) fn choice<T: Copy>(
         &self,
         name: &str,

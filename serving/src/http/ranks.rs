@@ -35,8 +35,8 @@ const EXAMPLE: &str = "{\"segments\": [229781], \"athletes\": [227615, 42]}";
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RanksRequest {
-    /// The segments, or the keys of another board, at most 1,000. `keys` is an alias. Duplicates
-    /// are answered once.
+    /// The segments, or the keys of another board, at most 1,000. `keys` is an alias. A
+    /// duplicate has no effect.
     #[serde(alias = "keys")]
     segments: Vec<i64>,
     /// The athletes, at most 1,000. At most 10,000 pairs of segment and athlete.
@@ -165,7 +165,7 @@ fn requested_section(
     Ok(section(job, division, window, date))
 }
 
-/// Removes repeated ids, and keeps the order.
+/// Removes repeated ids, and preserves the order.
 fn deduplicate(ids: Vec<i64>) -> Vec<i64> {
     let mut known = HashSet::with_capacity(ids.len());
     ids.into_iter().filter(|id| known.insert(*id)).collect()

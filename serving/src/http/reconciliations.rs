@@ -78,7 +78,7 @@ pub(crate) struct ReconciliationResponse {
 pub(crate) struct Reconciliations {
     /// Newest first.
     pub(crate) reconciliations: Vec<ReconciliationResponse>,
-    /// The cursor of the next page; null on the last comparison.
+    /// The cursor of the next page; null on the last page.
     pub(crate) cursor: Option<String>,
     /// The end of each source's newest complete run.
     #[schema(value_type = ProvenanceShape)]

@@ -199,7 +199,7 @@ async fn waits_for_incomplete_data_and_then_fails() {
         document["detail"]
             .as_str()
             .unwrap()
-            .contains("`backstitch speed` makes it"),
+            .contains("`backstitch speed` builds it"),
         "{document}"
     );
     assert_eq!(document["type"], "/problems/not-whole");

@@ -1,5 +1,5 @@
-//! Client by which pages query the API, in this process and with the permissions of the caller. So
-//! a page shows the API's data, and only data that the caller's key may read.
+//! The in-process client with which pages query the API. It has the permissions of the caller, so a
+//! page shows only data that the caller's key may read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

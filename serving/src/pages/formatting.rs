@@ -1,4 +1,4 @@
-//! Formats numbers, times and shares for people.
+//! Formats numbers, times and percentages for pages.
 
 use askama::Template;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Compares some rows of a cached board with the board itself, from time to time.
+//! Periodically compares some rows of a cached board with the board itself.
 
 use bytes::Bytes;
 use jobs::board::{BoardSnapshot, RankedEntry, ReadError as BoardError};
@@ -17,7 +17,7 @@ use stored::boards::{NodesError, StoredNodes, load_boards};
 
 /// Rows per comparison.
 const ROWS: usize = 64;
-/// Step between compared positions. It is a prime, so that positions are spread.
+/// Step between compared positions. It is a prime, so that the positions spread over the board.
 const OFFSET_STRIDE: u64 = 7_919;
 
 /// A cached board that differed once.
@@ -57,9 +57,9 @@ impl Boards {
         let board = known.board.clone();
         let difference = match self.compare(cache, checkpoint, known).await {
             Ok(difference) => difference,
-            // A failed comparison is repeated another time.
+            // A later step repeats a failed comparison.
             Err(error) => {
-                tracing::debug!(%error, "a cached board could not be checked");
+                tracing::debug!(%error, "cannot check a cached board");
                 None
             }
         };
@@ -87,7 +87,8 @@ impl Boards {
         Ok(StepOutcome::More)
     }
 
-    /// Drops a board that a reader did not find, if its keys are missing.
+    /// Drops a known board if its keys are missing from the cache. Called after a reader did not
+    /// find it.
     pub(super) async fn confirm_exists(
         &mut self,
         cache: &dyn BoardCache,
@@ -148,8 +149,8 @@ impl Boards {
             .await?;
         let sum = on_board.sum();
         let offset = self.checks.wrapping_mul(OFFSET_STRIDE) % sum.count.max(1);
-        // Rows of the board must be in the cache. Rows in the cache at some position must be on the
-        // board, and without filters at the same position.
+        // The compared rows of the board must be in the cache. The cached rows at the same
+        // positions must be on the board, and without filters at the same positions.
         let mut expected = on_board.page(offset, ROWS).await?;
         let members = expected.iter().map(|row| row.member.clone()).collect();
         let page = BoardSelection::Page {
@@ -169,7 +170,7 @@ impl Boards {
             let Some(read) = read.map_err(store)?.pop() else {
                 return Ok(None);
             };
-            // Changes during the comparison make it useless.
+            // A change during the comparison invalidates it.
             if !is_current(read.state.as_ref()) {
                 return Ok(None);
             }
@@ -214,7 +215,7 @@ fn matches_cache(found: &CachedBoard, expected: &[RankedEntry], matches: &[bool]
     })
 }
 
-/// Returns the problem if cached rows are not on the board.
+/// Returns a description of the problem if a cached row is not on the board.
 async fn find_foreign_row(
     job: &Job<Board>,
     on_board: &BoardSnapshot<'_, StoredNodes<'_>>,

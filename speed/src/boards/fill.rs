@@ -1,5 +1,5 @@
-//! Reads the rows of a board for the cache: batch rows with live entries on top. It runs beside the
-//! worker, which receives the rows in batches.
+//! Reads the rows of a board for the cache: batch rows with live entries on top. A separate task
+//! reads the rows and sends them to the worker in batches.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use stored::boards::{NodesError, StoredNodes, load_boards};
 /// Maximum batches that wait for the worker.
 const QUEUED_BATCHES_MAX: usize = 2;
 
-/// A step of reading a board.
+/// A step of a fill.
 #[derive(Debug)]
 pub(super) enum FillStep {
     /// Rows of members that did not occur before.
     Rows(Vec<BoardRow>),
-    /// All rows were read. Holds the last epoch in which a live entry added or removed one, or 0.
+    /// All rows were read. Holds the last epoch in which a live entry added or removed a row, or 0.
     Done(Epoch),
     /// The board has too many rows for the cache.
     TooLarge(u64),
-    /// The rows can't be read now.
+    /// The rows cannot be read now.
     Failed(String),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum FillStep {
 #[derive(Debug)]
 pub(super) struct BoardFill {
     pub(super) board: RegisteredBoard,
-    /// Members that changed since the board is registered. Their rows are already in the cache.
+    /// Members that changed since the board was registered. Their rows are already in the cache.
     pub(super) touched: HashSet<Vec<u8>>,
     /// Number of batches in the cache.
     pub(super) steps: u64,
@@ -74,7 +74,7 @@ struct BoardReader {
 }
 
 impl BoardFill {
-    /// Starts to read. The board is already registered, so no change is missed from now on.
+    /// Starts the task. The board is already registered, so no later change is missed.
     pub(super) fn start(ports: &SpeedPorts, request: FillRequest) -> Self {
         let FillRequest {
             id,
@@ -110,7 +110,7 @@ impl BoardFill {
         }
     }
 
-    /// Waits for the next step. It is cancellation-safe.
+    /// Waits for the next step. Cancel safe.
     pub(super) async fn next(&mut self) -> FillStep {
         let ended = || FillStep::Failed("the reader stopped".to_owned());
         self.batches.recv().await.unwrap_or_else(ended)

@@ -218,7 +218,7 @@ impl Boards {
         for board in &uncacheable {
             tracing::warn!(
                 view = board.name.view,
-                "a board is not cached, because it has scores uncacheable 2^53"
+                "a board is not cached, because it has scores above 2^53"
             );
             self.mark_uncacheable(board.name.clone());
         }
@@ -394,7 +394,7 @@ impl Boards {
                     .collect();
                 if rows.iter().any(|row| exceeds_double_range(&row.score)) {
                     return self
-                        .abandon_fill(checkpoint, &board, "it has scores uncacheable 2^53", true)
+                        .abandon_fill(checkpoint, &board, "it has scores above 2^53", true)
                         .await;
                 }
                 fill.steps += 1;

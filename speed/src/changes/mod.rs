@@ -42,7 +42,7 @@ pub(crate) struct ChangeDetector {
     id: PartitionId,
     ports: SpeedPorts,
     previous: PreviousStates,
-    /// Groups of earlier notifications have been published.
+    /// The changes of notifications before this offset have been published.
     published_through: Offset,
     /// The published entries of groups whose live entries are newer, valid for one generation of
     /// the partition state.
@@ -50,7 +50,7 @@ pub(crate) struct ChangeDetector {
     generation: Option<Generation>,
     /// The top entries at the checkpoint.
     top_entries: Cache<ViewKey, Vec<TopEntries>>,
-    /// The top entries after the checkpoint advances; `None` if they are unknown then.
+    /// The top entries after the checkpoint advances; `None` if they will be unknown.
     pending: Vec<(ViewKey, Option<Vec<TopEntries>>)>,
     /// Groups whose published entries are current after the checkpoint advances.
     caught_up: Vec<GroupName>,
@@ -159,7 +159,7 @@ impl ChangeDetector {
         first < self.published_through && offset >= self.published_through
     }
 
-    /// The checkpoint has passed the last micro-batch.
+    /// Called after the checkpoint advanced past the last micro-batch.
     pub(crate) fn on_applied(&mut self) {
         for (name, top_entries) in std::mem::take(&mut self.pending) {
             match top_entries {
@@ -172,7 +172,7 @@ impl ChangeDetector {
         }
     }
 
-    /// The last micro-batch may not count.
+    /// Discards pending state, because the last micro-batch may not have been applied.
     pub(crate) fn reset(&mut self) {
         self.pending.clear();
         self.caught_up.clear();
@@ -363,7 +363,7 @@ impl ChangeDetector {
     }
 }
 
-/// The boards to search for a member. With scores, the tree by member finds its boards.
+/// The boards to search for a member. If the job has scores, the tree by member finds the boards.
 fn searched_boards(job: &Job<Board>, after: &MemberEntries) -> Vec<Vec<u8>> {
     if job.board_columns().0.is_empty() {
         return vec![Vec::new()];
@@ -377,7 +377,7 @@ fn searched_boards(job: &Job<Board>, after: &MemberEntries) -> Vec<Vec<u8>> {
 fn lost_range(state: &PartitionState, published: Option<Offset>) -> Option<Range<Offset>> {
     let begin = state.bounds.values().next()?.next_offset;
     let published = published.unwrap_or(0);
-    // No view has been counted yet.
+    // An empty `since` means that no view has been counted yet.
     (state.since.is_empty() && published < begin).then_some(published..begin)
 }
 

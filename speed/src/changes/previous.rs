@@ -1,8 +1,8 @@
-//! Reads the entries of boards before a micro-batch, in the order of serving: run records, then
-//! partition states with their live entries, then heads and nodes.
+//! Reads the entries of boards before a micro-batch, in the same order as the serving layer: run
+//! records, then partition states with their live entries, then heads and nodes.
 //!
-//! Run records and heads are cached as long as they join live state, because a newer run does not
-//! change the previous entries. When they no longer join, they are read again.
+//! Run records and heads are cached as long as they match live state, because a newer run does not
+//! change the previous entries. After a seam mismatch they are read again.
 //!
 //! Missing or corrupt rows of a key may return only with a later run. The worker does not wait for
 //! that; until then the key is treated as unknown.
@@ -38,11 +38,11 @@ const NODES_BYTES_MAX: u64 = 32 << 20;
 const READ_CONCURRENCY: usize = 16;
 /// Keys whose live entries are read together.
 const KEYS_MAX: usize = 64;
-/// Attempts of a read that does not join.
+/// Maximum retries of a read.
 const TRIES: u32 = 6;
-/// Attempts to read missing or corrupt rows, which a run may have replaced meanwhile.
+/// Maximum retries to read missing or corrupt rows, which a run may have replaced meanwhile.
 const UNREADABLE_TRIES: u32 = 3;
-/// Attempts to read if the rows are ahead of this partition state.
+/// Maximum retries if the rows are ahead of the partition state.
 const BEHIND_TRIES: u32 = 3;
 /// Pause before unreadable rows of the same head are read again.
 const UNREADABLE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -90,7 +90,7 @@ pub(super) struct PreviousStates {
 /// An opened key.
 struct OpenedKey<'k, A> {
     key: &'k Vec<u8>,
-    /// The part that is requested.
+    /// The requested part of the key.
     requested: A,
     head: Option<StoredHead>,
     key_boards: Result<KeyBoards, BoardError<NodesError>>,
@@ -114,7 +114,7 @@ struct RetryCount {
 }
 
 impl RetryCount {
-    /// Returns whether still unreadable rows are given up.
+    /// Returns whether the next attempt gives up rows that are still unreadable.
     const fn is_exhausted(&self) -> bool {
         self.unreadable >= UNREADABLE_TRIES
     }
@@ -124,8 +124,8 @@ impl RetryCount {
 enum ReadFailure {
     /// The next attempt may succeed.
     Retry(String),
-    /// As `Retry`. Otherwise the generation of this partition's state began at an earlier run than
-    /// the newest and has not reached its cut, so the rows are ahead of it.
+    /// As `Retry`. If retries fail too, the state of this partition is behind the rows: its
+    /// generation began at an earlier run than the newest, and it has not reached the newest cut.
     Behind(usize, String),
     /// As `Retry`, but rows are missing or corrupt.
     Unreadable(String),
@@ -262,7 +262,7 @@ impl PreviousStates {
         tries.all += 1;
         if tries.all > TRIES {
             return Err(Error::SeamMismatch(format!(
-                "the previous entries on the boards of {} can't be read: {why}",
+                "cannot read the previous entries on the boards of {}: {why}",
                 at.job.view()
             )));
         }
@@ -279,8 +279,8 @@ impl PreviousStates {
         Ok(runs)
     }
 
-    /// The partitions that may store entries of a key. It is only this one, unless partitions were
-    /// added since the newest run.
+    /// The partitions that may store entries of a key: only this one, unless partitions were added
+    /// since the newest run.
     fn key_partitions(
         &self,
         at: ReadContext<'_>,

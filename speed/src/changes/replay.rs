@@ -30,7 +30,7 @@ const FETCH_LIMIT: FetchLimit = FetchLimit {
     records: 20_000,
     bytes: 16 << 20,
 };
-/// Maximum clock difference between the log time of a notification and of its change.
+/// Maximum difference between the clocks that timestamp a notification and its board change.
 const CLOCK_SKEW_MS_MAX: i64 = 60_000;
 
 /// View, key and member.
@@ -51,13 +51,13 @@ pub(super) struct Replay<'a> {
     pub(super) ports: &'a SpeedPorts,
     pub(super) id: PartitionId,
     pub(super) state: &'a PartitionState,
-    /// Earlier notifications have been published.
+    /// The changes of notifications before this offset have been published.
     pub(super) published_through: Offset,
 }
 
 impl Replay<'_> {
-    /// The published entries of groups that are named both before and after the published offset,
-    /// with the offset of the first later notification.
+    /// The published entries of groups with notifications both before and after the published
+    /// offset, each with the offset of the first later notification.
     pub(super) async fn published_states(
         &self,
         jobs: &[Arc<Job<Board>>],
@@ -125,7 +125,7 @@ impl Replay<'_> {
         begin.map_or(0, |begin| begin.next_offset)
     }
 
-    /// Earlier notifications have been published or are in the outbox.
+    /// The changes of notifications before this offset are published or in the outbox.
     fn decided_through(&self) -> Offset {
         self.published_through.max(self.state.position.next_offset)
     }
@@ -135,7 +135,7 @@ impl Replay<'_> {
         Ok(self.ports.log.end(topic, self.id.partition).await?)
     }
 
-    /// The groups that a range of the log names.
+    /// The groups that the notifications in a range of the log name.
     async fn read_groups(&self, range: Range<Offset>) -> Result<Groups> {
         let (source, topic) = (self.id.source, self.id.source.topic());
         let mut groups = Groups::new();
@@ -175,7 +175,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The published or waiting changes of groups since the generation began.
+    /// The changes of groups since the generation began: published ones and those in the outbox.
     async fn read_published(
         &self,
         jobs: &[Arc<Job<Board>>],
@@ -216,7 +216,8 @@ impl Replay<'_> {
         Ok(published)
     }
 
-    /// Applies a message to the published entries, if it is about a requested group of this range.
+    /// Applies a message to the published entries, if it names a requested group and its position
+    /// is in this generation and before [`Self::decided_through`].
     fn apply_message(
         &self,
         job: &Job<Board>,
@@ -274,7 +275,7 @@ pub(super) fn encode_group(job: &Job<Board>, group: Group) -> Result<(Vec<u8>, V
     Ok((key.map_err(fault)?, member.map_err(fault)?))
 }
 
-/// Encodes the columns that a message shows. Missing columns become null.
+/// Encodes columns of a JSON object in a message. Missing columns become null.
 fn encode_columns(shape: &KeyShape, row: &Map<String, Value>) -> Option<Vec<u8>> {
     let values: Option<Vec<KeyValue>> = shape
         .0

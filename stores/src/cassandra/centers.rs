@@ -7,10 +7,10 @@ use scylla::statement::Consistency;
 use super::session::Cql;
 use crate::Result;
 
-/// Returns the problem of a consistency with which reads may miss writes: quorums of two data
-/// centers do not overlap.
+/// Returns a problem if reads may miss writes with the configured consistency, because the quorums
+/// of two data centers do not overlap.
 pub(super) async fn consistency_problem(cql: &Cql, keyspace: &str) -> Result<Option<String>> {
-    let operation = "reading how the keyspace is replicated";
+    let operation = "reading the replication of the keyspace";
     let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let row: Option<(BTreeMap<String, String>,)> =
         cql.fetch_first(operation, text, (keyspace,)).await?;
@@ -51,7 +51,7 @@ fn check_consistency(
     }
     let names: Vec<&str> = centers.iter().copied().collect();
     Some(format!(
-        "the keyspace {keyspace} has replicas in the data centers {}, and with the present \
+        "the keyspace {keyspace} has replicas in the data centers {}, and with the current \
          consistency, reads in one may miss writes in another, so answers may be wrong: set \
          `consistency` to quorum (and `serial_consistency` to serial if batch runs start in several \
          data centers), or use replicas in only one data center",

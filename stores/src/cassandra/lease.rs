@@ -302,7 +302,7 @@ impl LeaseIdentity {
         let (token, name) = (&self.token, &self.name);
         let values = (self.seconds(), token, &self.holder, name, token);
         let renewed = self.cql.compare_and_set_at_once(operation, text, values);
-        renewed.await?.is_applied()
+        renewed.await?.into_applied()
     }
 
     async fn release(&self) -> Result<(), Error> {
@@ -310,6 +310,6 @@ impl LeaseIdentity {
         let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
         let values = (&self.name, &self.token);
         let released = self.cql.compare_and_set_at_once(operation, text, values);
-        released.await?.is_applied().map(drop)
+        released.await?.into_applied().map(drop)
     }
 }

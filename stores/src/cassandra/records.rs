@@ -156,7 +156,7 @@ impl Records for CassandraRecords {
                 self.cql
                     .compare_and_set(operation, change, values)
                     .await?
-                    .is_applied()
+                    .into_applied()
             })
             .await
     }

@@ -52,7 +52,7 @@ pub(super) enum CasOutcome {
 
 impl CasOutcome {
     /// Returns whether it was applied, or the error if that is unknown.
-    pub(super) fn is_applied(self) -> Result<bool> {
+    pub(super) fn into_applied(self) -> Result<bool> {
         match self {
             Self::Applied => Ok(true),
             Self::NotApplied(_) => Ok(false),
@@ -366,7 +366,7 @@ impl Cql {
         let tries = || async {
             self.compare_and_set(operation, text, &values)
                 .await?
-                .is_applied()
+                .into_applied()
         };
         self.retry_policy.retry_steps(operation, tries).await
     }

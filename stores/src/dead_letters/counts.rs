@@ -12,7 +12,7 @@ use crate::log::LogRead;
 
 /// The maximum number of kinds that are counted separately.
 const KINDS_MAX: usize = 1_000;
-/// The kind of all dead letters beyond 1,000 kinds.
+/// The kind of all dead letters whose own kind is not among the first 1,000.
 pub const OTHER_KINDS: &str = "(other reasons)";
 
 /// The dead letters of a source with similar reasons.

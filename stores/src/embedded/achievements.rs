@@ -35,7 +35,7 @@ static ACHIEVEMENTS: DatabaseSpec = DatabaseSpec {
             through INTEGER NOT NULL,
             PRIMARY KEY (source, partition)
         ) STRICT, WITHOUT ROWID;",
-    remedy: "stop every process of this folder and restore achievements.db from a backup",
+    remedy: "stop every process that uses this folder and restore achievements.db from a backup",
     ..SMALL_FILE
 };
 

@@ -1,4 +1,4 @@
-//! Counts by day, in `counts.db`.
+//! Daily counts, in `counts.db`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,8 +27,8 @@ static COUNTS: DatabaseSpec = DatabaseSpec {
             stamp_us INTEGER NOT NULL,
             PRIMARY KEY (job, key, day)
         ) STRICT, WITHOUT ROWID;",
-    remedy: "stop every process of this folder and restore counts.db from a backup: counts of past \
-             days cannot be recomputed",
+    remedy: "stop every process that uses this folder and restore counts.db from a backup: \
+             counts of past days cannot be recomputed",
     ..SMALL_FILE
 };
 
@@ -37,7 +37,7 @@ const COLUMNS: &str = "day, epoch, count, before_epoch, before_count";
 /// A row of [`COLUMNS`].
 type StoredRow = (Day, i64, i64, Option<i64>, Option<i64>);
 
-/// Counts by day of a data folder.
+/// The daily counts of a data folder.
 #[derive(Debug)]
 pub struct SqliteCounts {
     db: Db,

@@ -129,7 +129,7 @@ impl Db {
             return Err(Error::broken(
                 format!("using {}", opened.path.display()),
                 "the file was removed or replaced while it was in use; restore it, then restart every \
-                 process of this folder",
+                 process that uses this folder",
             ));
         }
         let mut opened = self.opened.write().await;

@@ -114,7 +114,8 @@ static LIVE: DatabaseSpec = DatabaseSpec {
     cache_kib: 32 * 1024,
     readers: 4,
     row_buffer: 512,
-    remedy: "stop every process of this folder and delete live.db; it is then rebuilt from the log",
+    remedy: "stop every process that uses this folder and delete live.db; it is then rebuilt \
+             from the log",
 };
 
 /// Live state of a data folder.

@@ -71,7 +71,8 @@ static LOG: DatabaseSpec = DatabaseSpec {
     cache_kib: 32 * 1024,
     readers: 3,
     row_buffer: 16,
-    remedy: "the log is damaged; stop every process of this folder and restore log.db from a backup",
+    remedy: "the log is damaged; stop every process that uses this folder and restore log.db from \
+             a backup",
 };
 
 /// Log of a data folder.

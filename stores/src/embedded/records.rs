@@ -28,8 +28,8 @@ pub(super) static ERASURES: File = File {
         1,
         Upgrade::Statements(include_str!("records/erasures_2.sql")),
     )],
-    remedy: "stop every process of this folder and restore erasures.db from its newest backup: without \
-             it, erased people reappear",
+    remedy: "stop every process that uses this folder and restore erasures.db from its \
+             newest backup: without it, erased people reappear",
     ..RECONCILIATIONS
 };
 
@@ -43,8 +43,8 @@ pub(super) static RECONCILIATIONS: File = File {
         Upgrade::Statements(include_str!("records/reconciliations_2.sql")),
     )],
     cache_kib: 1024,
-    remedy: "stop every process of this folder and restore reconciliations.db from its newest \
-             backup, or move it away, which loses comparisons, approvals and schedules",
+    remedy: "stop every process that uses this folder and restore reconciliations.db from its \
+             newest backup, or move it away, which loses comparisons, approvals and schedules",
     ..SMALL_FILE
 };
 

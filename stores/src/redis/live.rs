@@ -40,10 +40,10 @@ pub struct RedisLive {
     pub(super) nodes: Nodes,
     namespace: Namespace,
     /// Newest known record of each partition state. Most changes start from the record that this
-    /// process wrote last. A script detects an outdated one.
+    /// process wrote last. A script detects an outdated record.
     snapshots: Mutex<HashMap<PartitionId, Arc<RecordSnapshot>>>,
-    /// Newest record that reads of cached boards returned. It need not be sent and parsed for each
-    /// read.
+    /// Newest record that reads of cached boards returned. An unchanged record is neither sent nor
+    /// parsed again.
     reader_snapshots: Mutex<HashMap<PartitionId, Arc<RecordSnapshot>>>,
     /// Groups to repack, as far as this process knows. Each one occupies several KB on the server,
     /// so the list is small in comparison.
@@ -317,7 +317,7 @@ impl LiveWrite for RedisLive {
             let retained = |state: &PartitionState| (state.generation, state.oldest);
             let next = match record {
                 None => Record::new(next),
-                // No container becomes garbage.
+                // The same containers are retained, so none becomes garbage.
                 Some(record) if retained(&record.state) == retained(&next) => {
                     let mut record = record.clone();
                     record.state = next;

@@ -1,7 +1,7 @@
 //! Statements that delete the rows of an erased athlete.
 //!
-//! The rows are found first, which may take long, because not every table has an index by athlete. That locks nothing. Then the
-//! rows are deleted by their ids. The next call finds rows that were added in between.
+//! Rows are found before they are deleted. Finding them may take long, because not every table has an index by athlete, but it locks
+//! nothing. Then the rows are deleted by their ids. The next call finds rows that were added in between.
 
 use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
 use crate::entities::AthleteRowCount;
@@ -48,7 +48,7 @@ pub(crate) const FOLLOWS: AthleteTable = table(
 pub(crate) const DISQUALIFIED: AthleteTable =
     table("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
 pub(crate) const ATHLETES: AthleteTable = table("athletes", ("id", "id"), &["id"]);
-/// Pairs without authorizations. The other pairs are deleted with their authorizations, and the counters with them.
+/// Pairs without unrevoked authorizations. Triggers maintain the other pairs and the counters.
 pub(crate) const CONNECTIONS: AthleteTable = AthleteTable {
     condition: "live <= 0",
     ..table("connections", ("application_id", "application_id"), ATHLETE)
@@ -100,7 +100,7 @@ pub(crate) const fn tables(dialect: Dialect) -> &'static [AthleteTable] {
     }
 }
 
-/// Counts the rows of an athlete.
+/// Counts the rows of an athlete in a table.
 pub(crate) async fn count(
     connection: &mut SqlConnection<'_>,
     table: AthleteTable,
@@ -143,8 +143,8 @@ pub(crate) fn group_rows_statement(table: AthleteTable) -> String {
     )
 }
 
-/// Deletes rows by their ids, which fit into one statement. Call it within a write transaction, after locking the counters of the
-/// rows.
+/// Deletes rows by their ids, which must fit into one statement. Call it within a write transaction, after locking the counters of
+/// the rows.
 pub(crate) async fn delete(
     connection: &mut SqlConnection<'_>,
     table: AthleteTable,
@@ -176,7 +176,7 @@ pub(crate) async fn delete(
     connection.execute(&statement, &values).await.map(drop)
 }
 
-/// The second ids of rows, ascending, each once.
+/// The distinct second ids of rows, ascending.
 pub(crate) fn keys(rows: &[(i64, i64)]) -> Vec<i64> {
     ascending(rows.iter().map(|row| row.1))
 }

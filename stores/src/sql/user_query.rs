@@ -22,7 +22,7 @@ use super::task_stream::task_stream;
 use crate::entities::{QueryResult, QueryRows};
 use crate::{Error, Result};
 
-/// The number of rows of a block.
+/// Rows per block.
 const BLOCK_ROWS: usize = 1_000;
 /// Blocks buffered ahead of the reader.
 const BUFFERED_BLOCKS: usize = 2;
@@ -223,7 +223,7 @@ where
     }
 }
 
-/// Converts errors of the query to `Refused`, and others by `to_store_error`.
+/// Converts errors of the query to [`Error::Refused`], and other errors with `to_store_error`.
 fn classify_error(to_store_error: &impl Fn(sqlx::Error) -> Error, error: sqlx::Error) -> Error {
     match error {
         sqlx::Error::Database(error) => Error::Refused(format!("{OPERATION}: {error}")),

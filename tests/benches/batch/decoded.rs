@@ -35,7 +35,7 @@ pub(crate) fn write(job: &Job, data: &Path, out: &Path) {
         std::fs::create_dir_all(&folder).expect("a folder");
         let to = folder.join(format!("{number:06}.parquet"));
         match catalog.job(&view) {
-            Some(tally) => decode(tally, &file, &to),
+            Some(view_job) => decode(view_job, &file, &to),
             None => std::fs::hard_link(&file, &to).expect("a link"),
         }
     }
@@ -46,14 +46,14 @@ pub(crate) fn totals(job: &Job, data: &Path) -> (Totals, u64) {
     let catalog = job.catalog();
     let (mut totals, mut rows) = (Totals::new(), 0);
     for (view, file) in results(job, data) {
-        let tally = catalog.job(&view).expect("a tally");
+        let view_job = catalog.job(&view).expect("an aggregate view");
         let buckets = totals.entry(view).or_default();
         for batch in batches(&file) {
             let counts = batch["count"].as_primitive::<Int64Type>().values();
             let keys = batch["row"].as_binary::<i32>().iter().flatten();
-            let begins = match tally.bucket() {
+            let begins = match view_job.bucket() {
                 Width::All => None,
-                _ => tally
+                _ => view_job
                     .row()
                     .decode_columns(keys, &[0])
                     .expect("keys")

@@ -19,9 +19,9 @@ use stores::Stores;
 use tests::process::done;
 use tokio_util::sync::CancellationToken;
 
-use super::canon::{Dump, Rows};
 use super::decoded::files;
 use super::empty;
+use super::entity_dump::{Dump, Rows};
 use super::ours::{built, engine, runtime};
 
 /// The first argument of this program in the process that takes a snapshot of generated rows.
@@ -48,7 +48,7 @@ pub(crate) struct Input {
 
 impl Input {
     /// Returns the input with this many rows of a source, generating it if it does not exist.
-    pub(crate) fn made(source: Source, rows: u64, folder: &Path) -> Self {
+    pub(crate) fn prepare(source: Source, rows: u64, folder: &Path) -> Self {
         let rows = if source == Source::Authorizations {
             (rows / 2).max(1)
         } else {
@@ -69,7 +69,7 @@ impl Input {
     }
 
     /// Describes the input for the printed report.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         format!("{} of {}", self.rows, self.source)
     }
 
@@ -133,7 +133,7 @@ impl Input {
             assert!(taken.expect("this program").success(), "a snapshot");
         }
         for file in files(folder).iter().filter(|path| path.is_file()) {
-            std::fs::remove_file(file).expect("deleting what was brought in");
+            std::fs::remove_file(file).expect("deleting the imported file");
         }
     }
 
@@ -206,8 +206,8 @@ pub(crate) fn take_snapshot(job: Source, folder: &Path) {
         // Spill files are deleted with their engine.
         let engine = engine(&data);
         let rows = dump(job, folder, &engine.session()).await;
-        let canon = Arc::new(Rows::new(rows));
-        let batch = built(&stores, &data, Some(canon), Catalog::default());
+        let entities = Arc::new(Rows::new(rows));
+        let batch = built(&stores, &data, Some(entities), Catalog::default());
         let taken = batch.snapshot(job, &(), &CancellationToken::new()).await;
         taken.expect("a snapshot");
     });
@@ -223,7 +223,7 @@ async fn dump(job: Source, folder: &Path, session: &SessionContext) -> Dump {
         let file = folder.join(format!("{source}.parquet"));
         let file = file.to_string_lossy();
         let read = session.register_parquet(table, &*file, ParquetReadOptions::default());
-        read.await.expect("what was made");
+        read.await.expect("the generated rows");
     }
     let query = if job == Source::Efforts {
         EFFORTS
@@ -233,7 +233,7 @@ async fn dump(job: Source, folder: &Path, session: &SessionContext) -> Dump {
     let rows = session.sql(query).await.expect("a query");
     let rows = rows.execute_stream().await.expect("rows");
     let broken = |why: datafusion::error::DataFusionError| stores::Error::Broken {
-        what: "what was made".to_owned(),
+        what: "the generated rows".to_owned(),
         why: why.to_string(),
     };
     let columns = move |batch: RecordBatch| {

@@ -5,20 +5,20 @@ use std::process::Command;
 use super::{ROUNDS, THREADS};
 
 /// Describes the machine and the build in one line.
-pub(crate) fn told() -> String {
+pub(crate) fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let memory = field("/proc/meminfo", "MemTotal:").unwrap_or_default();
     let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
     let model = field("/proc/cpuinfo", "model name").unwrap_or_default();
-    let revision = said("git", &["rev-parse", "--short", "HEAD"]);
-    let rustc = said("rustc", &["--version"]);
+    let revision = output_of("git", &["rev-parse", "--short", "HEAD"]);
+    let rustc = output_of("rustc", &["--version"]);
     let build = if cfg!(debug_assertions) {
         "a debug build: these are no figures"
     } else {
         "a release build"
     };
     format!(
-        "Machine: {cores} cores ({}), {} GiB. Backstitch {revision}, {build}, {rustc}. Every engine on {THREADS} threads; medians of paired rounds, {ROUNDS} unless said.\n",
+        "Machine: {cores} cores ({}), {} GiB. Backstitch {revision}, {build}, {rustc}. Every engine on {THREADS} threads; medians of paired rounds, {ROUNDS} by default.\n",
         model.trim_start_matches(':').trim(),
         kib >> 20
     )
@@ -31,7 +31,7 @@ pub(crate) fn field(file: &str, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-fn said(program: &str, arguments: &[&str]) -> String {
+fn output_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     text.unwrap_or_default()

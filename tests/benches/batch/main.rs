@@ -12,8 +12,8 @@
     reason = "a benchmark prints its figures"
 )]
 
-mod canon;
 mod decoded;
+mod entity_dump;
 mod input;
 mod job;
 mod machine;
@@ -54,21 +54,21 @@ struct Measured {
 
 impl Measured {
     /// Parses the output of a process.
-    fn of(said: &Value) -> Self {
+    fn parse(output: &Value) -> Self {
         Self {
-            seconds: said["seconds"].as_f64().expect("seconds"),
-            peak_bytes: said["peak_bytes"].as_u64().expect("bytes"),
-            version: said["version"].as_str().expect("a version").to_owned(),
+            seconds: output["seconds"].as_f64().expect("seconds"),
+            peak_bytes: output["peak_bytes"].as_u64().expect("bytes"),
+            version: output["version"].as_str().expect("a version").to_owned(),
         }
     }
 }
 
 fn main() {
-    let said: Vec<String> = std::env::args()
+    let arguments: Vec<String> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    if let [command, job, folder] = said.as_slice() {
+    if let [command, job, folder] = arguments.as_slice() {
         let (job, folder) = (|| Job::named(job), Path::new(folder));
         match command.as_str() {
             ours::COMMAND => return println!("{}", ours::measured(job(), folder)),
@@ -76,13 +76,13 @@ fn main() {
             _ => {}
         }
     }
-    let asked: Vec<&Job> = said.iter().map(|name| Job::named(name)).collect();
+    let asked: Vec<&Job> = arguments.iter().map(|name| Job::named(name)).collect();
     let rows = number("BACKSTITCH_BENCH_ROWS").unwrap_or(ROWS);
     let rounds = number("BACKSTITCH_BENCH_ROUNDS").map_or(ROUNDS, |n| {
         usize::try_from(n).expect("a number of rounds").max(1)
     });
     let folder = folder();
-    println!("{}", machine::told());
+    println!("{}", machine::describe());
     for job in &JOBS {
         if asked.is_empty() || asked.iter().any(|one| one.name == job.name) {
             run(job, rows, rounds, &folder);
@@ -91,19 +91,19 @@ fn main() {
 }
 
 fn number(variable: &str) -> Option<u64> {
-    let said = std::env::var(variable).ok();
-    said.map(|number| number.parse().expect("a number"))
+    let value = std::env::var(variable).ok();
+    value.map(|number| number.parse().expect("a number"))
 }
 
 /// Returns the folder of inputs, results and spill files.
 fn folder() -> PathBuf {
-    let said = std::env::var_os("BACKSTITCH_BENCH_FOLDER").map(PathBuf::from);
-    said.unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-batch"))
+    let value = std::env::var_os("BACKSTITCH_BENCH_FOLDER").map(PathBuf::from);
+    value.unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-batch"))
 }
 
 /// Runs one job on every engine in turn. The first engine changes from round to round.
 fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
-    let input = Input::made(job.source, rows, folder);
+    let input = Input::prepare(job.source, rows, folder);
     let work = folder.join("work");
     empty(&work);
     let engines = reference::engines();
@@ -117,7 +117,7 @@ fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
             let name = engine.checked_sub(1).and_then(|index| engines.get(index));
             let measured = match name {
                 None => ours::in_its_own_process(job, &input, &work),
-                Some(name) => reference::measured((name, job), &input, (&work, &work.join(name))),
+                Some(name) => reference::measured(name, job, &input, &work),
             };
             figures.add(engine, measured);
         }
@@ -130,7 +130,7 @@ fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
             checked = format!("Every result has the same {rows} rows.");
         }
     }
-    let what = format!("`{}`: {}", job.name, input.told());
+    let what = format!("`{}`: {}", job.name, input.description());
     println!("{}", figures.table(&what, &checked));
     std::fs::remove_dir_all(&work).expect("deleting results");
 }
@@ -138,7 +138,7 @@ fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
 /// Creates a folder, deleting an existing one.
 fn empty(folder: &Path) {
     if folder.exists() {
-        std::fs::remove_dir_all(folder).expect("deleting what was there");
+        std::fs::remove_dir_all(folder).expect("deleting the folder");
     }
     std::fs::create_dir_all(folder).expect("a folder");
 }

@@ -22,7 +22,7 @@ use tests::world::batch_ports;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::canon::{Dump, Rows};
+use super::entity_dump::{Dump, Rows};
 use super::input::Input;
 use super::job::Job;
 use super::machine::field;
@@ -52,7 +52,7 @@ pub(crate) fn in_its_own_process(job: &Job, input: &Input, work: &Path) -> Measu
         .output()
         .expect("starting this program");
     assert!(output.status.success(), "ours: {}", output.status);
-    Measured::of(&serde_json::from_slice(&output.stdout).expect("JSON"))
+    Measured::parse(&serde_json::from_slice(&output.stdout).expect("JSON"))
 }
 
 /// Flushes earlier writes to disk, so that no engine waits for another one's.
@@ -67,11 +67,11 @@ pub(crate) fn measured(job: &Job, data: &Path) -> String {
     let stopped = runtime().block_on(async {
         let stores = Stores::embedded(data).await.expect("the embedded stores");
         let rows = Input::snapshot(data);
-        let canon: Option<Arc<dyn EntityRead>> = match job.source {
+        let entities: Option<Arc<dyn EntityRead>> = match job.source {
             Source::Plays => None,
             _ => Some(Arc::new(Rows::new(dump(&rows)))),
         };
-        let batch = built(&stores, data, canon, job.catalog());
+        let batch = built(&stores, data, entities, job.catalog());
         let request = RunRequest::default();
         batch.run(job.source, &request, &meter, &meter.stop).await
     });
@@ -110,11 +110,11 @@ pub(crate) fn engine(folder: &Path) -> Engine {
 pub(crate) fn built(
     stores: &Stores,
     data: &Path,
-    canon: Option<Arc<dyn EntityRead>>,
+    entities: Option<Arc<dyn EntityRead>>,
     catalog: Catalog,
 ) -> Batch {
     let mut ports = batch_ports(stores, Arc::new(FixedClock::at_ms(now_ms())));
-    ports.entities = canon.unwrap_or(ports.entities);
+    ports.entities = entities.unwrap_or(ports.entities);
     Batch::new(ports, catalog, engine(data), BatchOptions::default())
 }
 

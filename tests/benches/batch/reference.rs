@@ -19,19 +19,16 @@ const NONE: &str = "none";
 
 /// Returns the reference engines in the order of the table.
 pub(crate) fn engines() -> Vec<String> {
-    let said = std::env::var("BACKSTITCH_BENCH_ENGINES").unwrap_or_else(|_| ENGINES.to_owned());
-    if said.trim() == NONE {
+    let engines = std::env::var("BACKSTITCH_BENCH_ENGINES").unwrap_or_else(|_| ENGINES.to_owned());
+    if engines.trim() == NONE {
         return Vec::new();
     }
-    said.split_whitespace().map(str::to_owned).collect()
+    engines.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Measures a job on an engine.
-pub(crate) fn measured(
-    (engine, job): (&str, &Job),
-    input: &Input,
-    (work, out): (&Path, &Path),
-) -> Measured {
+/// Measures a job on an engine, with results in a folder of `work`.
+pub(crate) fn measured(engine: &str, job: &Job, input: &Input, work: &Path) -> Measured {
+    let out = &work.join(engine);
     let spill = work.join("spill");
     empty(&spill);
     empty(out);
@@ -45,7 +42,7 @@ pub(crate) fn measured(
         .arg(spill)
         .arg(THREADS.to_string())
         .output();
-    Measured::of(&succeeded(engine, output))
+    Measured::parse(&succeeded(engine, output))
 }
 
 /// Returns the number of rows of a job's results, which must be equal for all engines.

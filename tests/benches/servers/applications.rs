@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Process, Server, done};
 use tests::servers::Addresses;
 use tests::world::World;
@@ -44,7 +44,7 @@ const PAGE: usize = 1_000;
 /// Applications requested in turn.
 const TURNS: u64 = 1_000;
 /// Number of athletes among which unconnected ones are searched.
-const FREE_OF: u64 = 1_000_000;
+const SEARCHED_ATHLETES: u64 = 1_000_000;
 /// Maximum time to fill a board.
 const FILL_MAX: Duration = Duration::from_secs(300);
 const CACHED: &str = "cached.toml";
@@ -64,13 +64,13 @@ pub(crate) fn run(rows: u64) {
     bench.bring_in();
     bench.before_a_run();
     bench.batch();
-    let server = Server::start_with(bench.place.data(), UNCACHED, &[]);
+    let server = Server::start_with(bench.installation.data(), UNCACHED, &[]);
     bench.check(&server.client);
     println!("after the batch run, nothing live");
     bench.measure(&server, &bench.questions());
     let live = LIVE.min(rows / 10);
     let speed = ["speed", "--source", "authorizations"];
-    let counting = Process::start_with(bench.place.data(), UNCACHED, &speed);
+    let counting = Process::start_with(bench.installation.data(), UNCACHED, &speed);
     bench.connect(LARGEST, live);
     bench.counts(&server.client, LARGEST);
     println!("{live} live changes of the largest");
@@ -80,8 +80,8 @@ pub(crate) fn run(rows: u64) {
     bench.check(&server.client);
     drop(server);
     bench.events(UNCACHED, "no board in Redis");
-    let server = Server::start_with(bench.place.data(), CACHED, &[]);
-    let speed = Process::start_with(bench.place.data(), CACHED, &speed);
+    let server = Server::start_with(bench.installation.data(), CACHED, &[]);
+    let speed = Process::start_with(bench.installation.data(), CACHED, &speed);
     if bench.fill(&server.client) {
         println!("the board of the largest in Redis");
         bench.measure(&server, &bench.largest()[..1]);
@@ -97,17 +97,17 @@ pub(crate) fn run(rows: u64) {
     }
     let (is_done, said) = speed.end();
     assert!(is_done, "{said:?}");
-    done_with(&bench.place, CACHED, &SPEED);
+    done_with(&bench.installation, CACHED, &SPEED);
     bench.check(&server.client);
     drop(server);
     bench.events(CACHED, "the board of the largest in Redis");
-    let server = Server::start_with(bench.place.data(), CACHED, &[]);
+    let server = Server::start_with(bench.installation.data(), CACHED, &[]);
     bench.check(&server.client);
 }
 
 /// An installation with applications.
 struct Bench {
-    place: Place,
+    installation: Installation,
     runtime: Runtime,
     world: World,
     sql: Sql,
@@ -143,17 +143,17 @@ fn one(application: u64) -> String {
 
 impl Bench {
     fn new(rows: u64) -> Self {
-        let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+        let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
         for (name, bytes) in [(CACHED, "8589934592"), (UNCACHED, "0")] {
             let more = format!("\n[speed]\nboard_cache_bytes_max = {bytes}\n");
-            place.configure(name, &Addresses::default(), &more);
+            installation.configure(name, &Addresses::default(), &more);
         }
         let runtime = Runtime::new().expect("a runtime");
         Self {
-            world: runtime.block_on(place.world()),
-            sql: Sql::of(&place),
+            world: runtime.block_on(installation.world()),
+            sql: Sql::new(&installation),
             redis: runtime.block_on(Redis::open()),
-            place,
+            installation,
             runtime,
             rows,
             applications: (rows / EACH).max(APPLICATIONS_MIN),
@@ -166,9 +166,9 @@ impl Bench {
     /// Imports rows into PostgreSQL, and through Kafka into Redis.
     fn bring_in(&mut self) {
         let applications = (1..=self.applications).map(|id| application(id, CAPACITY));
-        let file = write(&self.place, "applications.jsonl", applications);
-        done(self.place.data(), &["ingest", "applications", &file]);
-        let file = self.place.folder().join("authorizations.jsonl");
+        let file = write(&self.installation, "applications.jsonl", applications);
+        done(self.installation.data(), &["ingest", "applications", &file]);
+        let file = self.installation.folder().join("authorizations.jsonl");
         let file = file.to_string_lossy();
         let (rows, applications) = (self.rows.to_string(), self.applications.to_string());
         // Each athlete occurs once, so every other one is unconnected.
@@ -187,13 +187,13 @@ impl Bench {
             "-o",
             &file,
         ];
-        done(self.place.data(), &[&made[..], &shape[..]].concat());
+        done(self.installation.data(), &[&made[..], &shape[..]].concat());
         let ingest = ["ingest", "authorizations", &file];
-        let (took, _) = timed(|| done(self.place.data(), &ingest));
+        let (took, _) = timed(|| done(self.installation.data(), &ingest));
         let what = "authorizations from JSON lines into PostgreSQL";
         say(what, format_args!("{:.0}/s", rate(self.rows, took)));
         self.sql.run("VACUUM ANALYZE authorizations;");
-        let step = athletes.div_ceil(FREE_OF);
+        let step = athletes.div_ceil(SEARCHED_ATHLETES);
         let free = self.sql.run(&format!(
             "SELECT id FROM generate_series(1, {athletes}, {step}) AS id \
              WHERE id NOT IN (SELECT athlete_id FROM authorizations WHERE athlete_id % {step} = 1 % {step}) \
@@ -203,21 +203,21 @@ impl Bench {
             .lines()
             .map(|line| line.parse().expect("an id"))
             .collect();
-        let (took, _) = timed(|| done_with(&self.place, UNCACHED, &SPEED));
+        let (took, _) = timed(|| done_with(&self.installation, UNCACHED, &SPEED));
         let what = "changed groups from PostgreSQL into Redis, before a first run";
         say(what, format_args!("{:.0}/s", rate(self.rows, took)));
     }
 
     /// Measures a count while only live state contains it.
     fn before_a_run(&mut self) {
-        let namespace = &self.place.options().namespace;
+        let namespace = &self.installation.options().namespace;
         let bytes = self.redis.bytes(namespace, Source::Authorizations);
         let bytes = self.runtime.block_on(bytes);
         say(
             "live state in Redis, bytes an athlete",
             format_args!("{:.0}", each(bytes, self.rows)),
         );
-        let server = Server::start_with(self.place.data(), UNCACHED, &[]);
+        let server = Server::start_with(self.installation.data(), UNCACHED, &[]);
         let middle = self.middle();
         for (what, id) in [("the largest", LARGEST), ("one of middle size", middle)] {
             let sent = self.runtime.block_on(self.redis.sent());
@@ -242,11 +242,11 @@ impl Bench {
     }
 
     fn batch(&self) {
-        let (took, _) = timed(|| done_with(&self.place, UNCACHED, &["batch", "run"]));
+        let (took, _) = timed(|| done_with(&self.installation, UNCACHED, &["batch", "run"]));
         let took = took.as_secs_f64();
         say("the run that takes them in, s", format_args!("{took:.1}"));
-        done_with(&self.place, UNCACHED, &SPEED);
-        let namespace = &self.place.options().namespace;
+        done_with(&self.installation, UNCACHED, &SPEED);
+        let namespace = &self.installation.options().namespace;
         let (nodes, bytes) = self.runtime.block_on(stored::nodes(namespace));
         say(
             "boards in Cassandra",
@@ -302,7 +302,7 @@ impl Bench {
                 served.insert(id, count.expect("a number"));
             }
         }
-        assert_eq!(served, expected, "what is served is what PostgreSQL counts");
+        assert_eq!(served, expected, "the served count equals PostgreSQL");
     }
 
     /// Returns the questions for single applications and for all.
@@ -411,9 +411,9 @@ impl Bench {
             }
             line
         });
-        let file = write(&self.place, "more.jsonl", lines);
+        let file = write(&self.installation, "more.jsonl", lines);
         let ingest = ["ingest", "authorizations", &file];
-        timed(|| done_with(&self.place, UNCACHED, &ingest)).0
+        timed(|| done_with(&self.installation, UNCACHED, &ingest)).0
     }
 
     /// Returns an athlete who was never connected.
@@ -439,7 +439,7 @@ impl Bench {
         let (_, bytes) = filled(&self.runtime, &self.world.stores, source);
         let rows = self.sql.number(&count_of(LARGEST));
         say(
-            "the board of the largest in Redis after it was asked for, s",
+            "the board of the largest in Redis after the first request, s",
             format_args!(
                 "{:.2}, {:.0} bytes an athlete",
                 begun.elapsed().as_secs_f64(),

@@ -12,7 +12,7 @@ use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::batch::{Batch, BatchType};
 use stores::namespace::Namespace;
-use tests::hand::Cql;
+use tests::direct_access::Cql;
 use tests::servers;
 
 /// Maximum wait of a bare consumer for a message.
@@ -189,7 +189,7 @@ pub(crate) async fn write_rows(sizes: &[u64]) -> Duration {
 /// Returns the number of rows in each partition of a view's table.
 pub(crate) async fn partitions(namespace: &Namespace, view: &str) -> Vec<u64> {
     let keyspace = namespace.identifier("backstitch");
-    let id = Cql::of(namespace).await.id(view).await;
+    let id = Cql::connect(namespace).await.id(view).await;
     let text = format!("SELECT part FROM {keyspace}.rows_{id}");
     let parts = session().await.query_iter(text, ()).await.expect("rows");
     let mut parts = parts.rows_stream::<(Vec<u8>,)>().expect("rows");

@@ -8,7 +8,7 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
 use stores::live::PartitionId;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Process, Server, done};
 use tests::servers::Addresses;
 use tokio::runtime::Runtime;
@@ -25,7 +25,7 @@ const SMALL_ROWS: u64 = 10_000;
 const CLUB: i64 = 1;
 const CLUB_MEMBERS: usize = 10_000;
 /// Number of athletes that are requested.
-const ASKED: usize = 1_000;
+const REQUESTED_ATHLETES: usize = 1_000;
 /// Number of efforts that are faster than earlier ones.
 const BETTER: u64 = 50_000;
 /// Rows in one write of the bare client.
@@ -37,44 +37,47 @@ const UNCACHED: &str = "uncached.toml";
 const BOARDS: &str = "/api/v1/boards/segments";
 
 pub(crate) fn run(rows: u64) {
-    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
     for (name, bytes) in [(CACHED, "8589934592"), (UNCACHED, "0")] {
         let more = format!("\n[speed]\nboard_cache_bytes_max = {bytes}\n");
-        place.configure(name, &Addresses::default(), &more);
+        installation.configure(name, &Addresses::default(), &more);
     }
     println!("boards: {rows} athletes on a segment, {SMALL_ROWS} on another");
-    bring_in(&place, rows);
+    bring_in(&installation, rows);
     let club = members(rows, CLUB_MEMBERS);
     let runtime = Runtime::new().expect("a runtime");
     let mut minimal = runtime.block_on(Minimal::fill(rows, club.clone(), time));
     let small = runtime.block_on(Minimal::fill(SMALL_ROWS, club, time));
-    let server = Server::start_with(place.data(), CACHED, &[]);
-    let speed = Process::start_with(place.data(), CACHED, &["speed", "--source", "efforts"]);
-    let world = runtime.block_on(place.world());
-    let at = (&runtime, &world.stores);
-    fill(&server, at, LARGE, rows);
-    fill(&server, at, SMALL, SMALL_ROWS);
-    memory(at, &mut minimal, rows);
+    let server = Server::start_with(installation.data(), CACHED, &[]);
+    let speed = Process::start_with(
+        installation.data(),
+        CACHED,
+        &["speed", "--source", "efforts"],
+    );
+    let world = runtime.block_on(installation.world());
+    fill(&server, &runtime, &world.stores, LARGE, rows);
+    fill(&server, &runtime, &world.stores, SMALL, SMALL_ROWS);
+    memory(&runtime, &world.stores, &mut minimal, rows);
     check(&server, &runtime, &mut minimal, rows);
     for (segment, count, board) in [(LARGE, rows, &minimal), (SMALL, SMALL_ROWS, &small)] {
         let hits = hits(&server);
         println!("{count} athletes, from the cache in Redis:");
-        measure(&server, &runtime, (segment, count), Some(board));
+        measure(&server, &runtime, segment, count, Some(board));
         assert!(hits < self::hits(&server), "the cache answers");
     }
     let (is_done, said) = speed.end();
     assert!(is_done, "{said:?}");
-    updates(&place, &runtime, &mut minimal, rows);
+    updates(&installation, &runtime, &mut minimal, rows);
     drop(server);
     runtime.block_on(async {
         minimal.forget().await;
         small.forget().await;
     });
-    done_with(&place, UNCACHED, &["batch", "run"]);
-    let server = Server::start_with(place.data(), UNCACHED, &[]);
+    done_with(&installation, UNCACHED, &["batch", "run"]);
+    let server = Server::start_with(installation.data(), UNCACHED, &[]);
     for (segment, count) in [(LARGE, rows), (SMALL, SMALL_ROWS)] {
         println!("{count} athletes, from the rows in Cassandra:");
-        measure(&server, &runtime, (segment, count), None);
+        measure(&server, &runtime, segment, count, None);
     }
 }
 
@@ -96,18 +99,22 @@ fn effort(athlete: i64, segment: i64, time: i64, version: u64) -> Value {
         "version": version})
 }
 
-pub(crate) fn write(place: &Place, name: &str, rows: impl Iterator<Item = Value>) -> String {
+pub(crate) fn write(
+    installation: &Installation,
+    name: &str,
+    rows: impl Iterator<Item = Value>,
+) -> String {
     let mut text = String::new();
     for row in rows {
         writeln!(text, "{row}").expect("text");
     }
-    let path = place.folder().join(name);
+    let path = installation.folder().join(name);
     std::fs::write(&path, text).expect("a file");
     path.to_string_lossy().into_owned()
 }
 
-pub(crate) fn done_with(place: &Place, config: &str, args: &[&str]) -> String {
-    let mut command = tests::process::command_with(place.data(), config, args);
+pub(crate) fn done_with(installation: &Installation, config: &str, args: &[&str]) -> String {
+    let mut command = tests::process::command_with(installation.data(), config, args);
     let output = command.output().expect("starting the binary");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {said}");
@@ -115,34 +122,34 @@ pub(crate) fn done_with(place: &Place, config: &str, args: &[&str]) -> String {
 }
 
 /// Imports rows into PostgreSQL, Kafka, Redis and Cassandra.
-fn bring_in(place: &Place, rows: u64) {
+fn bring_in(installation: &Installation, rows: u64) {
     let all = || 1..=i64::try_from(rows).expect("rows");
     let athletes = all().map(|id| json!({"id": id, "gender": if id % 3 == 0 { "F" } else { "M" }}));
-    let athletes = write(place, "athletes.jsonl", athletes);
+    let athletes = write(installation, "athletes.jsonl", athletes);
     let clubs = members(rows, CLUB_MEMBERS).into_iter();
     let clubs = clubs.map(|id| json!({"club_id": CLUB, "athlete_id": id}));
-    let clubs = write(place, "clubs.jsonl", clubs);
+    let clubs = write(installation, "clubs.jsonl", clubs);
     let small = all().take(usize::try_from(SMALL_ROWS).expect("rows"));
     let efforts = all().map(|id| effort(id, LARGE, time(id), 1));
     let efforts = efforts.chain(small.map(|id| effort(id, SMALL, time(id), 1)));
-    let efforts = write(place, "efforts.jsonl", efforts);
+    let efforts = write(installation, "efforts.jsonl", efforts);
     for (source, file, count) in [
         ("athletes", &athletes, rows),
         ("clubs", &clubs, CLUB_MEMBERS as u64),
         ("efforts", &efforts, rows + SMALL_ROWS),
     ] {
-        let (took, _) = timed(|| done(place.data(), &["ingest", source, file]));
+        let (took, _) = timed(|| done(installation.data(), &["ingest", source, file]));
         let what = format!("{source} from JSON lines into PostgreSQL");
         say(what, format_args!("{:.0}/s", rate(count, took)));
     }
     let speed = ["speed", "--until-caught-up", "--source", "efforts"];
-    let (took, _) = timed(|| done(place.data(), &speed));
+    let (took, _) = timed(|| done(installation.data(), &speed));
     let what = "changed groups from PostgreSQL into Redis, before a first run";
     say(what, format_args!("{:.0}/s", rate(rows + SMALL_ROWS, took)));
-    let (took, _) = timed(|| done(place.data(), &["batch", "run"]));
+    let (took, _) = timed(|| done(installation.data(), &["batch", "run"]));
     let took = took.as_secs_f64();
     say("the run that takes them in, s", format_args!("{took:.1}"));
-    done(place.data(), &speed);
+    done(installation.data(), &speed);
 }
 
 /// Returns the number of boards in the cache and their size in bytes.
@@ -175,7 +182,7 @@ fn hits(server: &Server) -> f64 {
 }
 
 /// Requests a board until it is in the cache.
-fn fill(server: &Server, (runtime, stores): (&Runtime, &Stores), segment: i64, count: u64) {
+fn fill(server: &Server, runtime: &Runtime, stores: &Stores, segment: i64, count: u64) {
     let (before, _) = filled(runtime, stores, Source::Efforts);
     let begun = Instant::now();
     let answer = server.client.json(&format!("{BOARDS}/{segment}?limit=1"));
@@ -186,7 +193,7 @@ fn fill(server: &Server, (runtime, stores): (&Runtime, &Stores), segment: i64, c
     }
     let took = begun.elapsed();
     say(
-        format_args!("a board of {count} in the cache after it was asked for first, s"),
+        format_args!("a board of {count} in the cache after the first request, s"),
         format_args!(
             "{:.2} ({:.0} rows/s)",
             took.as_secs_f64(),
@@ -195,7 +202,7 @@ fn fill(server: &Server, (runtime, stores): (&Runtime, &Stores), segment: i64, c
     );
 }
 
-fn memory((runtime, stores): (&Runtime, &Stores), minimal: &mut Minimal, rows: u64) {
+fn memory(runtime: &Runtime, stores: &Stores, minimal: &mut Minimal, rows: u64) {
     #[expect(clippy::cast_precision_loss, reason = "bytes")]
     let each = |bytes: u64, rows: u64| bytes as f64 / rows as f64;
     let (ranks, shown) = runtime.block_on(minimal.bytes());
@@ -207,7 +214,7 @@ fn memory((runtime, stores): (&Runtime, &Stores), minimal: &mut Minimal, rows: u
     say(
         "bytes an entry",
         format_args!(
-            "{ours:.0}; a bare sorted set {ranks:.0} ({:.1}), with a hash of what is shown {:.0} ({:.1})",
+            "{ours:.0}; a bare sorted set {ranks:.0} ({:.1}), with a hash of displayed values {:.0} ({:.1})",
             ours / ranks,
             ranks + shown,
             ours / (ranks + shown)
@@ -221,7 +228,7 @@ fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
         let page = format!("{BOARDS}/{LARGE}?offset={first}&limit=26");
         let answer = server.client.json(&page);
         let entries = answer["entries"].as_array().expect("entries");
-        let first = i64::try_from(first).expect("a place");
+        let first = i64::try_from(first).expect("an offset");
         let (bare, total) = runtime.block_on(minimal.rows(first, first + 25));
         assert_eq!(answer["total"], total);
         let times = |row: &Value| row["elapsed_time"].as_i64().expect("a time");
@@ -234,7 +241,7 @@ fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
 /// Returns the questions by name, with paths for Backstitch and for the minimal server.
 fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
     let board = format!("{BOARDS}/{segment}");
-    let asked = members(count, ASKED);
+    let asked = members(count, REQUESTED_ATHLETES);
     let each = |ours: &dyn Fn(i64) -> String| asked.iter().map(|id| ours(*id)).collect::<Vec<_>>();
     let one = |path: String| vec![path];
     vec![
@@ -254,7 +261,7 @@ fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<St
             each(&|id| format!("/around/{id}?around=5")),
         ),
         (
-            "places 150 to 175",
+            "ranks 150 to 175",
             one(format!("{board}?offset=149&limit=26")),
             one("/page?offset=149&limit=26".into()),
         ),
@@ -274,7 +281,8 @@ fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<St
 fn measure(
     server: &Server,
     runtime: &Runtime,
-    (segment, count): (i64, u64),
+    segment: i64,
+    count: u64,
     minimal: Option<&Minimal>,
 ) {
     let beside = minimal.map(|minimal| runtime.block_on(minimal.serve()));
@@ -308,7 +316,7 @@ fn measure(
 
 /// Measures faster efforts with the board in the cache and achievements published, then without the
 /// cache.
-fn updates(place: &Place, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
+fn updates(installation: &Installation, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
     let better = BETTER.min(rows / 2);
     let args = ["speed", "--until-caught-up", "--source", "efforts"];
     for (version, config, what) in [
@@ -328,9 +336,9 @@ fn updates(place: &Place, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
         let lines = changed
             .iter()
             .map(|(id, time)| effort(*id, LARGE, *time, version));
-        let file = write(place, "better.jsonl", lines);
-        done(place.data(), &["ingest", "efforts", &file]);
-        let (took, _) = timed(|| done_with(place, config, &args));
+        let file = write(installation, "better.jsonl", lines);
+        done(installation.data(), &["ingest", "efforts", &file]);
+        let (took, _) = timed(|| done_with(installation, config, &args));
         let (bare, ()) = timed(|| {
             for rows in changed.chunks(BARE_ROWS) {
                 runtime.block_on(minimal.put(rows));

@@ -4,7 +4,7 @@ use futures::TryStreamExt;
 use schemas::source::Source;
 use stores::entities::EntityRead;
 use stores::sql::{EntityStore, SqlOptions};
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::servers::{self, Addresses};
 
 use super::{ROUNDS, median, rate, say_rates, timed};
@@ -20,8 +20,8 @@ const WAYS: [(u32, u64); 5] = [
 
 pub(crate) fn run(rows: u64) {
     let rows = rows * 2 / 5;
-    let place = Place::on_these(&Addresses::default(), "");
-    let schema = place.options().namespace.identifier("backstitch");
+    let installation = Installation::with_addresses(&Addresses::default(), "");
+    let schema = installation.options().namespace.identifier("backstitch");
     // Half of the rows belong to one percent of the segments, as in real data.
     let filled = servers::run_on_postgres(&format!(
         "SET search_path = {schema};
@@ -42,8 +42,9 @@ pub(crate) fn run(rows: u64) {
         let (took, copied) = timed(|| servers::run_on_postgres(&copy).expect("rows"));
         assert_eq!(copied.lines().count() as u64, rows);
         copies.push(rate(rows, took));
-        for (way, rates) in WAYS.iter().zip(&mut dumps) {
-            let (took, dumped) = timed(|| runtime.block_on(dump(&place, *way)));
+        for ((connections, range), rates) in WAYS.iter().zip(&mut dumps) {
+            let (took, dumped) =
+                timed(|| runtime.block_on(dump(&installation, *connections, *range)));
             assert_eq!(dumped, rows);
             rates.push(rate(rows, took));
         }
@@ -59,15 +60,15 @@ pub(crate) fn run(rows: u64) {
 }
 
 /// Returns the number of dumped rows.
-async fn dump(place: &Place, (connections, range): (u32, u64)) -> u64 {
+async fn dump(installation: &Installation, connections: u32, range: u64) -> u64 {
     let options = SqlOptions {
         dump_connections: connections,
         dump_range_rows: range,
-        ..place.options().database.clone()
+        ..installation.options().database.clone()
     };
-    let canon = EntityStore::open(&options, &place.options().namespace).await;
-    let canon = canon.expect("the canonical store");
-    let dump = canon.dump(Source::Efforts, None, 8_192).await;
+    let store = EntityStore::open(&options, &installation.options().namespace).await;
+    let store = store.expect("the entity store");
+    let dump = store.dump(Source::Efforts, None, 8_192).await;
     let rows = dump
         .expect("a dump")
         .try_fold(0, async |rows, batch| Ok(rows + batch.num_rows() as u64));

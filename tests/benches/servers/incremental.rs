@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::done;
 use tests::servers::Addresses;
 
@@ -22,20 +22,28 @@ const NEWEST: [&str; 4] = [
 ];
 
 pub(crate) fn run(rows: u64) {
-    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
     let few = rows / PART;
     println!("incremental: {rows} events in {PARTITIONS} partitions, and {few} more at a time");
-    take_in(&place, rows, 1, &[]);
-    let first = batch(&place, &[]);
+    take_in(&installation, rows, 1, &[]);
+    let first = batch(&installation, &[]);
     say_run("the run that takes all of them in", &first);
     let (mut newest, mut late) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS as u64 {
-        take_in(&place, few, 2 * round + 2, &NEWEST);
-        newest.push(after(&place, &first, "after the newest, within a day"));
-        take_in(&place, few, 2 * round + 3, &[]);
-        late.push(after(&place, &first, "after late ones, of all 28 days"));
+        take_in(&installation, few, 2 * round + 2, &NEWEST);
+        newest.push(after(
+            &installation,
+            &first,
+            "after the newest, within a day",
+        ));
+        take_in(&installation, few, 2 * round + 3, &[]);
+        late.push(after(
+            &installation,
+            &first,
+            "after late ones, of all 28 days",
+        ));
     }
-    let full = batch(&place, &["--full"]);
+    let full = batch(&installation, &["--full"]);
     say_run("a run with --full, of everything", &full);
     assert_eq!(
         full["rows_written"], 0,
@@ -45,17 +53,17 @@ pub(crate) fn run(rows: u64) {
     say("late: median ratio to the first run", of(median(late)));
 }
 
-fn take_in(place: &Place, rows: u64, seed: u64, between: &[&str]) {
-    let file = generated_with(place, &format!("{seed}.jsonl"), rows, seed, between);
-    done(place.data(), &["ingest", "plays", &file]);
+fn take_in(installation: &Installation, rows: u64, seed: u64, between: &[&str]) {
+    let file = generated_with(installation, &format!("{seed}.jsonl"), rows, seed, between);
+    done(installation.data(), &["ingest", "plays", &file]);
     std::fs::remove_file(&file).expect("the file");
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    done(place.data(), &speed);
+    done(installation.data(), &speed);
 }
 
 /// Runs a batch after few events; returns its time relative to the first one.
-fn after(place: &Place, first: &Value, what: &str) -> f64 {
-    let run = batch(place, &[]);
+fn after(installation: &Installation, first: &Value, what: &str) -> f64 {
+    let run = batch(installation, &[]);
     assert_eq!(run["full"], false, "{run}");
     say_run(what, &run);
     let (before, now) = (stages(first), stages(&run));
@@ -67,14 +75,14 @@ fn after(place: &Place, first: &Value, what: &str) -> f64 {
         })
         .collect();
     let ratio = total(&run) / total(first);
-    say("  of the first run", of(ratio));
+    say("  of the first run", format_percent(ratio));
     say("  by stage", by_stage.join(", "));
     ratio
 }
 
-fn batch(place: &Place, more: &[&str]) -> Value {
+fn batch(installation: &Installation, more: &[&str]) -> Value {
     let args = [&["batch", "run", "--json"], more].concat();
-    let report = done(place.data(), &args);
+    let report = done(installation.data(), &args);
     serde_json::from_str(&report).expect("a report")
 }
 
@@ -105,6 +113,6 @@ fn say_run(what: &str, run: &Value) {
     say("  by stage, s", each.join(", "));
 }
 
-fn of(ratio: f64) -> String {
+fn format_percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }

@@ -23,7 +23,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Summarizes response times in milliseconds.
-    pub(crate) fn of(mut took_ms: Vec<f64>, rate: f64, failed: usize) -> Self {
+    pub(crate) fn new(mut took_ms: Vec<f64>, rate: f64, failed: usize) -> Self {
         took_ms.sort_by(f64::total_cmp);
         Self {
             p50_ms: took_ms[took_ms.len() / 2],
@@ -77,7 +77,7 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
     }
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = took.len() as f64 / ROUND.as_secs_f64();
-    Load::of(took, rate, failed)
+    Load::new(took, rate, failed)
 }
 
 /// Posts each body once to its path, on many connections, until all are sent or the time is over;
@@ -123,7 +123,7 @@ pub(crate) async fn post(
     }
     let rate = super::rate(answers.len() as u64, begun.elapsed());
     let took = answers.into_iter().map(|(_, took)| took).collect();
-    (Load::of(took, rate, 0), statuses)
+    (Load::new(took, rate, 0), statuses)
 }
 
 /// Reads one answer with a content length; returns its status.

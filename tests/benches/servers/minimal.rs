@@ -89,7 +89,7 @@ impl Minimal {
         let gone: i64 = unlink
             .query_async(&mut self.connection)
             .await
-            .expect("it goes");
+            .expect("deleted");
         assert_eq!(gone, 2, "both keys");
     }
 
@@ -144,7 +144,7 @@ impl Minimal {
     }
 
     /// Returns the best members of the club.
-    pub(crate) async fn of_club(&mut self) -> (Ranked, i64) {
+    pub(crate) async fn club_rows(&mut self) -> (Ranked, i64) {
         let mut command = redis::cmd("ZMSCORE");
         command.arg(&self.ranks).arg(&self.club);
         let scores: Vec<Option<i64>> = command
@@ -174,8 +174,8 @@ impl Minimal {
             .expect("rows")
     }
 
-    async fn answer(&mut self, first: i64, (rows, total): (Ranked, i64)) -> Response {
-        let shown = self.shown(&rows).await;
+    async fn answer(&mut self, first: i64, rows: &Ranked, total: i64) -> Response {
+        let shown = self.shown(rows).await;
         let mut text = format!("{{\"total\":{total},\"entries\":[");
         for (place, ((member, time), shown)) in (first + 1..).zip(rows.iter().zip(shown)) {
             let comma = if place == first + 1 { "" } else { "," };
@@ -203,8 +203,8 @@ async fn page(
     Query(asked): Query<HashMap<String, String>>,
 ) -> Response {
     let first = number(&asked, "offset");
-    let rows = board.rows(first, first + number(&asked, "limit") - 1).await;
-    board.answer(first, rows).await
+    let (rows, total) = board.rows(first, first + number(&asked, "limit") - 1).await;
+    board.answer(first, &rows, total).await
 }
 
 async fn around(
@@ -215,8 +215,8 @@ async fn around(
     let (place, _) = board.place(member).await;
     let around = number(&asked, "around");
     let first = (place - around).max(0);
-    let rows = board.rows(first, place + around).await;
-    board.answer(first, rows).await
+    let (rows, total) = board.rows(first, place + around).await;
+    board.answer(first, &rows, total).await
 }
 
 async fn size(State(mut board): State<Minimal>) -> impl IntoResponse {
@@ -228,6 +228,6 @@ async fn size(State(mut board): State<Minimal>) -> impl IntoResponse {
 }
 
 async fn club(State(mut board): State<Minimal>) -> Response {
-    let rows = board.of_club().await;
-    board.answer(0, rows).await
+    let (rows, total) = board.club_rows().await;
+    board.answer(0, &rows, total).await
 }

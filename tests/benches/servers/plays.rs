@@ -9,7 +9,7 @@ use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::Value;
 use stores::live::PartitionId;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Process, Server, done};
 use tests::servers::{self, Addresses};
 use tests::world::World;
@@ -24,46 +24,50 @@ const SINCE_RUN: u64 = 1_000_000;
 /// Approximate number of rows in all views that a play changes.
 const ROWS_PER_PLAY: u64 = 9;
 /// Maximum time to rebuild live state.
-const HEAL_MAX: Duration = Duration::from_secs(600);
+const REBUILD_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) fn run(rows: u64) {
-    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
-    let file = generated(&place, "plays.jsonl", rows, 1);
+    let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let file = generated(&installation, "plays.jsonl", rows, 1);
     println!("plays: {rows} events in {PARTITIONS} partitions");
-    let (took, _) = timed(|| done(place.data(), &["ingest", "plays", &file]));
+    let (took, _) = timed(|| done(installation.data(), &["ingest", "plays", &file]));
     say(
         "JSON lines to Kafka",
         format_args!("{:.0}/s", rate(rows, took)),
     );
-    kafka_to_redis(&place, rows);
-    cassandra(&place, rows);
-    heal(&place, &file, rows);
+    kafka_to_redis(&installation, rows);
+    cassandra(&installation, rows);
+    rebuild(&installation, &file, rows);
 }
 
 /// Generates a file of plays.
-pub(crate) fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
-    generated_with(place, name, rows, seed, &[])
+pub(crate) fn generated(installation: &Installation, name: &str, rows: u64, seed: u64) -> String {
+    generated_with(installation, name, rows, seed, &[])
 }
 
 /// Generates a file of plays with more arguments.
 pub(crate) fn generated_with(
-    place: &Place,
+    installation: &Installation,
     name: &str,
     rows: u64,
     seed: u64,
     more: &[&str],
 ) -> String {
-    let path = place.folder().join(name).to_string_lossy().into_owned();
+    let path = installation
+        .folder()
+        .join(name)
+        .to_string_lossy()
+        .into_owned();
     let (rows, seed) = (rows.to_string(), seed.to_string());
     let args = [
         "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
     ];
-    done(place.data(), &[&args, more].concat());
+    done(installation.data(), &[&args, more].concat());
     path
 }
 
-fn kafka_to_redis(place: &Place, rows: u64) {
-    let topic = place.topic(Source::Plays);
+fn kafka_to_redis(installation: &Installation, rows: u64) {
+    let topic = installation.topic(Source::Plays);
     let partitions = i32::try_from(PARTITIONS).expect("partitions");
     let (mut bares, mut decoded, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     let mut streams = streams::STORES.map(|store| (store, Vec::new()));
@@ -75,9 +79,9 @@ fn kafka_to_redis(place: &Place, rows: u64) {
         let (took, count) = timed(|| bare::consume_and_decode(&topic, partitions));
         assert_eq!(count, rows, "everything is decoded");
         decoded.push(rate(count, took));
-        servers::forget_live(&place.options().namespace);
+        servers::delete_live_state_of(&installation.options().namespace);
         let args = ["speed", "--until-caught-up", "--source", "plays", "--json"];
-        let (took, report_of_ours) = timed(|| done(place.data(), &args));
+        let (took, report_of_ours) = timed(|| done(installation.data(), &args));
         let of_ours: Value = serde_json::from_str(&report_of_ours).expect("a report");
         assert_eq!(
             of_ours["plays"]["events"], rows,
@@ -85,7 +89,7 @@ fn kafka_to_redis(place: &Place, rows: u64) {
         );
         ours.push(rate(rows, took));
         for (store, rates) in &mut streams {
-            let Some(found) = streams::count(&topic, rows, place.folder(), store) else {
+            let Some(found) = streams::count(&topic, rows, installation.folder(), store) else {
                 continue;
             };
             assert_eq!(found["events"], rows, "everything is counted: {found}");
@@ -107,13 +111,13 @@ fn kafka_to_redis(place: &Place, rows: u64) {
         let reference = say_rates(&format!("Kafka Streams, exactly once, {store}"), &rates);
         say("  ratio to it", format_args!("{:.2}", ours / reference));
     }
-    expect_the_same(place, &report);
+    expect_the_same(installation, &report);
 }
 
 /// Compares the number of rows and their sum in each view's live state with the reference's counts.
-fn expect_the_same(place: &Place, reference: &Value) {
+fn expect_the_same(installation: &Installation, reference: &Value) {
     let runtime = Runtime::new().expect("a runtime");
-    let world = runtime.block_on(place.world());
+    let world = runtime.block_on(installation.world());
     for (name, expected) in reference["views"].as_object().expect("views") {
         let (rows, sum) = live_sums(&runtime, &world, PARTITIONS, name);
         assert_eq!(
@@ -156,11 +160,11 @@ pub(crate) fn live_sums(
     (rows, sum)
 }
 
-fn cassandra(place: &Place, rows: u64) {
+fn cassandra(installation: &Installation, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
     // The first writer would meet a server that has not yet compiled its hot code.
     runtime.block_on(bare::write_rows(&bare::full_steps(rows * ROWS_PER_PLAY)));
-    let (took, report) = timed(|| done(place.data(), &["batch", "run", "--json"]));
+    let (took, report) = timed(|| done(installation.data(), &["batch", "run", "--json"]));
     let report: Value = serde_json::from_str(&report).expect("a report");
     let written = report["rows_written"].as_u64().expect("rows");
     let publish = report["seconds"]["publish"].as_f64().expect("seconds");
@@ -174,10 +178,10 @@ fn cassandra(place: &Place, rows: u64) {
         format!("rows of views to Cassandra, {written} rows"),
         format_args!("{ours:.0}/s"),
     );
-    let namespace = &place.options().namespace;
+    let namespace = &installation.options().namespace;
     let same = runtime.block_on(async {
         let mut sizes = Vec::new();
-        for job in place.world().await.catalog.jobs() {
+        for job in installation.world().await.catalog.jobs() {
             sizes.extend(bare::partitions(namespace, job.view()).await);
         }
         sizes
@@ -206,22 +210,22 @@ fn mean(rows: u64, partitions: usize) -> f64 {
 }
 
 /// Deletes live state under a running worker, with [`SINCE_RUN`] events since the last run.
-fn heal(place: &Place, before: &str, rows: u64) {
+fn rebuild(installation: &Installation, before: &str, rows: u64) {
     let since = SINCE_RUN.min(rows);
-    let file = generated(place, "since.jsonl", since, 2);
-    done(place.data(), &["ingest", "plays", &file]);
+    let file = generated(installation, "since.jsonl", since, 2);
+    done(installation.data(), &["ingest", "plays", &file]);
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    done(place.data(), &speed);
+    done(installation.data(), &speed);
     let owner = first_owner(Path::new(before));
     let question = format!("/api/v1/stats/plays/total?owner_id={owner}");
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     let whole = server.client.json(&question);
     assert_eq!(whole["provenance"]["complete"], true, "{whole}");
-    let _worker = Process::start(place.data(), &["speed", "--source", "plays"]);
+    let _worker = Process::start(installation.data(), &["speed", "--source", "plays"]);
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let begun = Instant::now();
-        servers::forget_live(&place.options().namespace);
+        servers::delete_live_state_of(&installation.options().namespace);
         loop {
             let (status, body) = server.client.get(&question);
             let answer: Value = serde_json::from_str(&body).unwrap_or_default();
@@ -233,7 +237,7 @@ fn heal(place: &Place, before: &str, rows: u64) {
                 assert_eq!(answer["count"], whole["count"], "the same answer again");
                 break;
             }
-            assert!(begun.elapsed() < HEAL_MAX, "{status} {body}");
+            assert!(begun.elapsed() < REBUILD_MAX, "{status} {body}");
             pause(Duration::from_millis(50));
         }
         took.push(begun.elapsed().as_secs_f64());

@@ -8,7 +8,7 @@ use schemas::random::{RandomNumbers, SeededRandom};
 use schemas::source::Source;
 use serde_json::json;
 use speed::SpeedOptions;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::servers::Addresses;
 use tests::world::World;
 use tokio::runtime::Runtime;
@@ -50,7 +50,7 @@ pub(crate) fn run(rows: u64) {
         bench.events(id, athletes, events);
     }
     for size in SIZES {
-        far(size);
+        simulate_error(size);
     }
 }
 
@@ -73,7 +73,7 @@ fn classes() -> Counting {
 
 /// An installation with applications.
 struct Bench {
-    _place: Place,
+    _installation: Installation,
     runtime: Runtime,
     plain: World,
     counting: World,
@@ -83,9 +83,9 @@ struct Bench {
 
 impl Bench {
     fn new(sizes: &[u64]) -> Self {
-        let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+        let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
         let runtime = Runtime::new().expect("a runtime");
-        let mut plain = runtime.block_on(place.world());
+        let mut plain = runtime.block_on(installation.world());
         plain.speed_options = SpeedOptions::default();
         let counting = plain.with_catalog(plain.catalog.clone().with_counting(&classes()));
         let rows = (1..=sizes.len()).map(|id| {
@@ -94,7 +94,7 @@ impl Bench {
         });
         let rows: Vec<String> = rows.collect();
         runtime.block_on(plain.ingest_into(Source::Applications, &rows));
-        let sql = Sql::of(&place);
+        let sql = Sql::new(&installation);
         for (id, athletes) in (1..).zip(sizes) {
             let first = id * 10_000_000;
             sql.run(&format!(
@@ -105,7 +105,7 @@ impl Bench {
         }
         sql.run("VACUUM ANALYZE authorizations");
         Self {
-            _place: place,
+            _installation: installation,
             runtime,
             plain,
             counting,
@@ -115,15 +115,15 @@ impl Bench {
 
     /// Measures the decision to recount, the count and its recording.
     fn handler(&self, id: i64, athletes: u64) {
-        let canon = &self.plain.stores.entities;
+        let entities = &self.plain.stores.entities;
         let (mut looked, mut whole) = (Vec::new(), Vec::new());
         for now_ms in 0..i64::try_from(COUNTS).unwrap_or_default() {
             let begun = Instant::now();
             let counted: stores::Result<_> = self.runtime.block_on(async {
-                canon.counted_applications(&[id]).await?;
+                entities.counted_applications(&[id]).await?;
                 looked.push(millis(begun.elapsed()));
-                let counted = canon.recount(&[id], now_ms).await?;
-                canon.record_recounts(&counted).await?;
+                let counted = entities.recount(&[id], now_ms).await?;
+                entities.record_recounts(&counted).await?;
                 Ok(counted)
             });
             whole.push(millis(begun.elapsed()));
@@ -185,7 +185,7 @@ impl Bench {
 }
 
 /// Simulates days of an application: the error of the displayed count at each event, and its age.
-fn far(size: u64) {
+fn simulate_error(size: u64) {
     let classes = classes();
     let policy: RecountPolicy = classes.policy_for(1, 1).expect("it recounts");
     let (draws, mut days) = (SeededRandom::new(size), Days::new(size));
@@ -272,10 +272,10 @@ fn part(values: &[f64], part: f64) -> f64 {
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a place in a list"
+        reason = "an index"
     )]
-    let place = ((values.len() as f64 - 1.0) * part).round() as usize;
-    values[place]
+    let index = ((values.len() as f64 - 1.0) * part).round() as usize;
+    values[index]
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]

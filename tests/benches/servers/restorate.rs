@@ -17,7 +17,7 @@ use jobs::tables::{TableGeneration, table_name};
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 use std::io::{BufWriter, Write};
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Process, done};
 use tests::servers::Addresses;
 use tests::world::World;
@@ -32,79 +32,88 @@ const PARTITIONS: u32 = 4;
 const PAST: u64 = 20;
 
 pub(crate) fn run(rows: u64) {
-    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
     println!(
         "restorate: {rows} events of the past and {} since, in {PARTITIONS} partitions",
         rows / PAST
     );
-    bring_in(&place, rows);
+    bring_in(&installation, rows);
     let runtime = Runtime::new().expect("a runtime");
-    let archive = compare(&place, "archive", (VIEW, "archive"), 0);
-    let table = table(&runtime.block_on(place.world()), VIEW);
-    let namespace = &place.options().namespace;
+    let archive = compare(&installation, "archive", VIEW, "archive", 0);
+    let table = table(&runtime.block_on(installation.world()), VIEW);
+    let namespace = &installation.options().namespace;
     let (took, found) = timed(|| runtime.block_on(scan::read_bare(namespace, &table)));
     say("  the driver alone reads the rows", figure(found, took));
     let bare = rate(found, took);
     say("  ratio", format_args!("{:.2}", archive.rate() / bare));
-    files(&place, &runtime);
-    damage::run(&place, &runtime);
+    files(&installation, &runtime);
+    damage::run(&installation, &runtime);
     boards::run(rows, &runtime);
 }
 
 /// Backfills past events into the archive, runs a batch, and ingests newer events that live state
 /// counts.
-fn bring_in(place: &Place, rows: u64) {
-    let data = place.data();
-    let first = generated(place, "first.parquet", 1, 3);
+fn bring_in(installation: &Installation, rows: u64) {
+    let data = installation.data();
+    let first = generated(installation, "first.parquet", 1, 3);
     done(data, &["ingest", "plays", &first]);
-    speed(place);
-    let past = generated(place, "past.parquet", rows, 1);
+    speed(installation);
+    let past = generated(installation, "past.parquet", rows, 1);
     done(data, &["backfill", "plays", &past]);
     let (took, _) = timed(|| done(data, &["batch", "run"]));
     say(
         "the run that takes them in, s",
         format_args!("{:.1}", took.as_secs_f64()),
     );
-    let since = generated(place, "since.parquet", rows / PAST, 2);
+    let since = generated(installation, "since.parquet", rows / PAST, 2);
     done(data, &["ingest", "plays", &since]);
-    speed(place);
+    speed(installation);
 }
 
-fn speed(place: &Place) {
+fn speed(installation: &Installation) {
     done(
-        place.data(),
+        installation.data(),
         &["speed", "--until-caught-up", "--source", "plays"],
     );
 }
 
-fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
-    let path = place.folder().join(name).to_string_lossy().into_owned();
+fn generated(installation: &Installation, name: &str, rows: u64, seed: u64) -> String {
+    let path = installation
+        .folder()
+        .join(name)
+        .to_string_lossy()
+        .into_owned();
     let (rows, seed) = (rows.to_string(), seed.to_string());
     let args = [
         "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
     ];
-    done(place.data(), &args);
+    done(installation.data(), &args);
     path
 }
 
 /// The result of a reconciliation.
-struct Restored {
+struct Reconciled {
     keys: u64,
     took: Duration,
     report: Value,
     said: String,
 }
 
-impl Restored {
+impl Reconciled {
     fn rate(&self) -> f64 {
         rate(self.keys, self.took)
     }
 }
 
 /// Runs a reconciliation in a process of its own; returns its report and peak memory.
-fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Restored, u64) {
+fn reconcile(
+    installation: &Installation,
+    view: &str,
+    expected: &str,
+    more: &[&str],
+) -> (Reconciled, u64) {
     let args = [
-        "restorate",
+        "reconcile",
         "--json",
         "--view",
         view,
@@ -113,32 +122,38 @@ fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Re
     ];
     let args = [&args[..], more].concat();
     let (took, (_, said, measured)) =
-        timed(|| Process::start(place.data(), &args).finish_measured());
+        timed(|| Process::start(installation.data(), &args).finish_measured());
     let report: Value = serde_json::from_str(&said[0]).unwrap_or_default();
-    let restored = Restored {
+    let reconciled = Reconciled {
         keys: report["keys"].as_u64().unwrap_or(0),
         took,
         report,
         said: said[1].clone(),
     };
-    (restored, measured.memory_bytes)
+    (reconciled, measured.memory_bytes)
 }
 
 /// Compares, and expects this many differences.
-fn compare(place: &Place, what: &str, of: (&str, &str), differ: u64) -> Restored {
-    let (restored, bytes) = restored(place, of, &[]);
+fn compare(
+    installation: &Installation,
+    what: &str,
+    view: &str,
+    expected: &str,
+    differ: u64,
+) -> Reconciled {
+    let (reconciled, bytes) = reconcile(installation, view, expected, &[]);
     assert_eq!(
-        restored.report["differ"], differ,
+        reconciled.report["differ"], differ,
         "{} {}",
-        restored.report, restored.said
+        reconciled.report, reconciled.said
     );
-    assert!(restored.keys > 0, "{}", restored.report);
-    let figure = figure(restored.keys, restored.took);
+    assert!(reconciled.keys > 0, "{}", reconciled.report);
+    let figure = figure(reconciled.keys, reconciled.took);
     say(
-        format!("{} against {what}", of.0),
+        format!("{view} against {what}"),
         format_args!("{figure}, at most {} MiB", bytes >> 20),
     );
-    restored
+    reconciled
 }
 
 fn figure(count: u64, took: Duration) -> String {
@@ -158,19 +173,19 @@ fn table(world: &World, view: &str) -> String {
 
 /// Measures the same counts as files: compared with the served counts, and with each other by the
 /// query engine alone.
-fn files(place: &Place, runtime: &Runtime) {
-    let counts = place.folder().join("counts.parquet");
-    let csv = place.folder().join("counts.csv");
-    let keys = runtime.block_on(write_counts(place, &counts, &csv));
+fn files(installation: &Installation, runtime: &Runtime) {
+    let counts = installation.folder().join("counts.parquet");
+    let csv = installation.folder().join("counts.csv");
+    let keys = runtime.block_on(write_counts(installation, &counts, &csv));
     let mut ours = Vec::new();
     for (what, path) in [("a Parquet file", &counts), ("a CSV file", &csv)] {
         let path = path.to_string_lossy();
-        let one = compare(place, what, (VIEW, &path), 0);
+        let one = compare(installation, what, VIEW, &path, 0);
         assert_eq!(one.keys, keys, "{what} has all keys");
         ours.push(one);
     }
     let (took, differ) = timed(|| runtime.block_on(join_bare(&counts)));
-    assert_eq!(differ, 0, "a file is what it is");
+    assert_eq!(differ, 0, "the same file");
     say(
         "  DataFusion alone joins two such Parquet files",
         figure(keys, took),
@@ -190,10 +205,10 @@ fn context() -> SessionContext {
 /// Counts all events by the columns of the view with a separate query; returns the number of rows.
 /// Referrers are not distinguished, because CSV has no difference between an empty and a missing
 /// value.
-async fn write_counts(place: &Place, into: &Path, csv: &Path) -> u64 {
+async fn write_counts(installation: &Installation, into: &Path, csv: &Path) -> u64 {
     let context = context();
     for name in ["first", "past", "since"] {
-        let path = place.folder().join(format!("{name}.parquet"));
+        let path = installation.folder().join(format!("{name}.parquet"));
         let path = path.to_string_lossy();
         let read = context.register_parquet(name, &*path, ParquetReadOptions::default());
         read.await.expect("events");

@@ -14,7 +14,7 @@ use stores::embedded::DataFolder;
 use stores::namespace::Namespace;
 use stores::view_scan::{ScanShare, ViewsScan};
 use stores::views::{AggregateShape, NewRows, ViewsWrite};
-use tests::hand::Cql;
+use tests::direct_access::Cql;
 use tests::servers;
 use tokio::runtime::Runtime;
 
@@ -36,7 +36,9 @@ const SHARES: u32 = 16;
 
 pub(crate) fn run(rows: u64) {
     let wide = PART_ROWS * WIDE_PART / 2;
-    println!("scan: {rows} rows of a tally, in table partitions of {PART_ROWS} and of {wide}");
+    println!(
+        "scan: {rows} rows of an aggregate view, in table partitions of {PART_ROWS} and of {wide}"
+    );
     let runtime = Runtime::new().expect("a runtime");
     from_cassandra(&runtime, rows);
     from_sqlite(&runtime, rows);
@@ -153,7 +155,7 @@ async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
 pub(crate) async fn read_bare(namespace: &Namespace, view: &str) -> u64 {
     let session = bare::session().await;
     let keyspace = namespace.identifier("backstitch");
-    let id = Cql::of(namespace).await.id(view).await;
+    let id = Cql::connect(namespace).await.id(view).await;
     let all = format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.rows_{id}");
     let all = session.query_iter(all, ()).await.expect("rows");
     let all = all.rows_stream::<(Vec<u8>, Vec<u8>, i64, i64, i64)>();

@@ -9,7 +9,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Server, done};
 use tests::servers::Addresses;
 
@@ -28,32 +28,32 @@ const OLD_OWNER: i64 = 900_000_000;
 const OLD_YEARS: i16 = 5;
 
 pub(crate) fn run(rows: u64) {
-    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
-    let file = generated(&place, "plays.jsonl", rows, 1);
-    let told = Told::of(&file);
-    let (first, second) = halves(&place, &file, rows);
-    let old = old_track(&place, &told);
-    done(place.data(), &["ingest", "plays", &old, &first]);
+    let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let file = generated(&installation, "plays.jsonl", rows, 1);
+    let profile = EventProfile::read(&file);
+    let (first, second) = halves(&installation, &file, rows);
+    let old = old_track(&installation, &profile);
+    done(installation.data(), &["ingest", "plays", &old, &first]);
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    done(place.data(), &speed);
-    done(place.data(), &["batch", "run"]);
-    done(place.data(), &["ingest", "plays", &second]);
-    done(place.data(), &speed);
+    done(installation.data(), &speed);
+    done(installation.data(), &["batch", "run"]);
+    done(installation.data(), &["ingest", "plays", &second]);
+    done(installation.data(), &speed);
     println!(
         "serving: {rows} plays, {BATCH_TENTHS} of 10 in Cassandra, the others in Redis; the busiest owner has {}, a quiet one {}",
-        told.owners[0].1, told.owners[1].1
+        profile.owners[0].1, profile.owners[1].1
     );
     for (memory, bytes) in [("rows in memory", "67108864"), ("no rows in memory", "0")] {
         println!("{memory} (serving.row_cache_bytes_max = {bytes})");
         let more = format!("\n[serving]\nrow_cache_bytes_max = {bytes}\n");
-        place.configure(CONFIG, &Addresses::default(), &more);
-        let server = Server::start_with(place.data(), CONFIG, &[]);
-        measure(&server, &told);
+        installation.configure(CONFIG, &Addresses::default(), &more);
+        let server = Server::start_with(installation.data(), CONFIG, &[]);
+        measure(&server, &profile);
     }
 }
 
 /// Properties of the events that the questions use.
-struct Told {
+struct EventProfile {
     /// The busiest owner and one with few events, with their numbers of events.
     owners: [(i64, u64); 2],
     /// A busy track.
@@ -62,8 +62,8 @@ struct Told {
     date: String,
 }
 
-impl Told {
-    fn of(file: &str) -> Self {
+impl EventProfile {
+    fn read(file: &str) -> Self {
         let lines = BufReader::new(std::fs::File::open(file).expect("the plays")).lines();
         let (mut owners, mut tracks) = (HashMap::<i64, u64>::new(), HashMap::<i64, u64>::new());
         let mut newest = String::new();
@@ -158,8 +158,8 @@ impl Told {
 }
 
 /// Returns the plays of the old track up to the day before the newest event.
-fn old_track(place: &Place, told: &Told) -> String {
-    let end = told.date().to_zoned(TimeZone::UTC).expect("midnight");
+fn old_track(installation: &Installation, profile: &EventProfile) -> String {
+    let end = profile.date().to_zoned(TimeZone::UTC).expect("midnight");
     let begin = end.saturating_sub(OLD_YEARS.years());
     let mut lines = String::new();
     for at in begin
@@ -171,13 +171,13 @@ fn old_track(place: &Place, told: &Told) -> String {
             "listener_id": 1, "kind": "play", "at": at.to_string()});
         lines.push_str(&format!("{play}\n"));
     }
-    let path = place.folder().join("old.jsonl");
+    let path = installation.folder().join("old.jsonl");
     std::fs::write(&path, lines).expect("a file");
     path.to_string_lossy().into_owned()
 }
 
 /// Splits the events into two files.
-fn halves(place: &Place, file: &str, rows: u64) -> (String, String) {
+fn halves(installation: &Installation, file: &str, rows: u64) -> (String, String) {
     let text = std::fs::read_to_string(file).expect("the plays");
     let lines = usize::try_from(rows).expect("rows") * BATCH_TENTHS / 10;
     let cut = text
@@ -185,7 +185,7 @@ fn halves(place: &Place, file: &str, rows: u64) -> (String, String) {
         .nth(lines - 1)
         .map_or(text.len(), |(at, _)| at + 1);
     let write = |name: &str, text: &str| {
-        let path = place.folder().join(name);
+        let path = installation.folder().join(name);
         std::fs::write(&path, text).expect("a file");
         path.to_string_lossy().into_owned()
     };
@@ -195,10 +195,10 @@ fn halves(place: &Place, file: &str, rows: u64) -> (String, String) {
     )
 }
 
-fn measure(server: &Server, told: &Told) {
+fn measure(server: &Server, profile: &EventProfile) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut constant: HashMap<usize, f64> = HashMap::new();
-    for (what, paths) in told.questions() {
+    for (what, paths) in profile.questions() {
         let before = read_bytes(&server.client);
         let mut answered = 0;
         for path in &paths {
@@ -207,13 +207,13 @@ fn measure(server: &Server, told: &Told) {
             answered += body.len();
         }
         let bytes = read_bytes(&server.client) - before;
-        let mut told = format!("{bytes:>9.0} bytes read, {answered:>7} answered");
+        let mut figures = format!("{bytes:>9.0} bytes read, {answered:>7} answered");
         for connections in CONNECTIONS {
             let rounds = [paths.clone()];
             let load = runtime.block_on(load(server.client.address(), &rounds, connections));
             assert_eq!(load.failed, 0, "{what}");
             let beside = *constant.entry(connections).or_insert(load.rate);
-            told.push_str(&format!(
+            figures.push_str(&format!(
                 "; {connections}: p50 {:.2} p99 {:.2} ms, {:.0}/s ({:.2})",
                 load.p50_ms,
                 load.p99_ms,
@@ -221,7 +221,7 @@ fn measure(server: &Server, told: &Told) {
                 load.rate / beside
             ));
         }
-        say(what, told);
+        say(what, figures);
     }
 }
 

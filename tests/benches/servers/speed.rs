@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use schemas::source::Source;
 use serde_json::Value;
-use tests::place::Place;
-use tests::process::{CONFIG, Measured, Process, Server, done};
+use tests::installation::Installation;
+use tests::process::{CONFIG, Process, ResourceUsage, Server, done};
 use tests::servers::{self, Addresses};
 use tests::world::World;
 use tokio::runtime::Runtime;
@@ -50,32 +50,32 @@ pub(crate) fn run(rows: u64) {
         "speed: {rows} plays in {PARTITIONS} partitions; CPU of this process and of the main thread of Redis, µs an event"
     );
     for (index, (name, owners, tracks)) in SHAPES.into_iter().enumerate() {
-        let place = filled(rows, owners, tracks);
-        shape(&place, name, rows);
+        let installation = filled(rows, owners, tracks);
+        shape(&installation, name, rows);
         if index == 0 {
-            stalls(&place, rows);
-            processes(&place, rows);
-            catching_up(&place, rows);
+            stalls(&installation, rows);
+            processes(&installation, rows);
+            catching_up(&installation, rows);
         }
     }
-    let place = filled(RECORDS_ROWS.min(rows), SHAPES[0].1, SHAPES[0].2);
-    micro_batches(&place, RECORDS_ROWS.min(rows));
+    let installation = filled(RECORDS_ROWS.min(rows), SHAPES[0].1, SHAPES[0].2);
+    micro_batches(&installation, RECORDS_ROWS.min(rows));
 }
 
 /// Creates an installation with this many plays in its log.
-fn filled(rows: u64, owners: u64, tracks: u64) -> Place {
-    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+fn filled(rows: u64, owners: u64, tracks: u64) -> Installation {
+    let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
     let [owners, tracks] = [owners, tracks].map(|number| number.to_string());
     let spread = ["--owners", &owners, "--tracks", &tracks];
-    let file = generated_with(&place, FILE, rows, 1, &spread);
-    done(place.data(), &["ingest", "plays", &file]);
-    place
+    let file = generated_with(&installation, FILE, rows, 1, &spread);
+    done(installation.data(), &["ingest", "plays", &file]);
+    installation
 }
 
 /// Cost of counting all events.
 struct Counted {
     took: Duration,
-    process: Measured,
+    process: ResourceUsage,
     redis_cpu_s: f64,
     redis_bytes: f64,
     micro_batches: u64,
@@ -83,15 +83,15 @@ struct Counted {
 
 /// Counts all events of an installation from scratch, during some other work.
 fn counted(
-    place: &Place,
+    installation: &Installation,
     config: &str,
     rows: u64,
     meanwhile: impl FnOnce(&mut Process),
 ) -> Counted {
-    servers::forget_live(&place.options().namespace);
+    servers::delete_live_state_of(&installation.options().namespace);
     let before = redis_info();
     let (took, (said, process)) = timed(|| {
-        let mut process = Process::start_with(place.data(), config, &SPEED);
+        let mut process = Process::start_with(installation.data(), config, &SPEED);
         meanwhile(&mut process);
         let (succeeded, said, measured) = process.finish_measured();
         assert!(succeeded, "{said:?}");
@@ -113,7 +113,7 @@ fn counted(
 
 /// Returns the numeric fields of Redis's `INFO`.
 fn redis_info() -> BTreeMap<String, f64> {
-    let told = servers::ask_redis(&["INFO", "everything"]);
+    let told = servers::run_redis_command(&["INFO", "everything"]);
     let numbers = told.lines().filter_map(|line| {
         let (name, value) = line.trim().split_once(':')?;
         Some((name.to_owned(), value.parse().ok()?))
@@ -139,15 +139,15 @@ fn say_counted(what: &str, rows: u64, counted: &Counted) {
 }
 
 /// Measures the median round of one distribution, compared with decoding alone in the same rounds.
-fn shape(place: &Place, name: &str, rows: u64) {
-    let topic = place.topic(Source::Plays);
+fn shape(installation: &Installation, name: &str, rows: u64) {
+    let topic = installation.topic(Source::Plays);
     let partitions = i32::try_from(PARTITIONS).expect("partitions");
     let (mut decoded, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let (took, count) = timed(|| bare::consume_and_decode(&topic, partitions));
         assert_eq!(count, rows, "everything is decoded");
         decoded.push(rate(count, took));
-        ours.push(counted(place, CONFIG, rows, |_| {}));
+        ours.push(counted(installation, CONFIG, rows, |_| {}));
     }
     ours.sort_by_key(|counted| counted.took);
     say_counted(name, rows, &ours[ROUNDS / 2]);
@@ -158,11 +158,11 @@ fn shape(place: &Place, name: &str, rows: u64) {
     );
 }
 
-fn micro_batches(place: &Place, rows: u64) {
+fn micro_batches(installation: &Installation, rows: u64) {
     for records in RECORDS {
         let more = format!("\n[speed]\nrecords_max = {records}\n");
-        place.configure(BENCH, &Addresses::default(), &more);
-        let counted = counted(place, BENCH, rows, |_| {});
+        installation.configure(BENCH, &Addresses::default(), &more);
+        let counted = counted(installation, BENCH, rows, |_| {});
         say_counted(
             &format!("micro-batches of up to {records} records"),
             rows,
@@ -172,36 +172,36 @@ fn micro_batches(place: &Place, rows: u64) {
 }
 
 /// Counts while Redis stalls half of the time.
-fn stalls(place: &Place, rows: u64) {
-    let stalled = counted(place, CONFIG, rows, |process| {
+fn stalls(installation: &Installation, rows: u64) {
+    let stalled = counted(installation, CONFIG, rows, |process| {
         while process.is_running() {
             let stall_ms = STALL.as_millis().to_string();
             assert_eq!(
-                servers::ask_redis(&["CLIENT", "PAUSE", &stall_ms, "ALL"]).trim(),
+                servers::run_redis_command(&["CLIENT", "PAUSE", &stall_ms, "ALL"]).trim(),
                 "OK"
             );
             let until = Instant::now() + 2 * STALL;
             while process.is_running() && Instant::now() < until {
-                process.take_stock();
+                process.measure_usage();
                 pause(Duration::from_millis(20));
             }
         }
     });
-    say_counted("Redis answers nobody half of the time", rows, &stalled);
+    say_counted("Redis stalls half of the time", rows, &stalled);
 }
 
 /// Counts with several processes that share the partitions, then kills one of two.
-fn processes(place: &Place, rows: u64) {
+fn processes(installation: &Installation, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
-    let world = runtime.block_on(place.world());
-    let expected = amounts(&place.folder().join(FILE));
+    let world = runtime.block_on(installation.world());
+    let expected = amounts(&installation.folder().join(FILE));
     for (count, is_killed) in PROCESSES
         .map(|count| (count, false))
         .into_iter()
         .chain([(2, true)])
     {
-        servers::forget_live(&place.options().namespace);
-        let start = || Process::start(place.data(), &["speed", "--source", "plays"]);
+        servers::delete_live_state_of(&installation.options().namespace);
+        let start = || Process::start(installation.data(), &["speed", "--source", "plays"]);
         let begun = Instant::now();
         let mut processes: Vec<Process> = (0..count).map(|_| start()).collect();
         let until = if is_killed { rows / 3 } else { rows };
@@ -279,12 +279,12 @@ fn wait_for(runtime: &Runtime, world: &World, rows: u64, begun: Instant) {
 }
 
 /// Counts the log from scratch while a server answers.
-fn catching_up(place: &Place, rows: u64) {
+fn catching_up(installation: &Installation, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
-    done(place.data(), &SPEED);
-    let owner = first_owner(&place.folder().join(FILE));
+    done(installation.data(), &SPEED);
+    let owner = first_owner(&installation.folder().join(FILE));
     let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     assert_eq!(server.client.get(&path).0, 200);
     let questions = [vec![path]];
     let ask = || runtime.block_on(load(server.client.address(), &questions, CONNECTIONS));
@@ -297,9 +297,9 @@ fn catching_up(place: &Place, rows: u64) {
     };
     say("a total at 32 connections, nothing to count", shown(&ask()));
     let mut rounds: Vec<Load> = Vec::new();
-    let counted = counted(place, CONFIG, rows, |process| {
+    let counted = counted(installation, CONFIG, rows, |process| {
         while process.is_running() {
-            process.take_stock();
+            process.measure_usage();
             rounds.push(ask());
         }
     });

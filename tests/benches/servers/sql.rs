@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::servers;
 
 use super::load::{Load, ROUND};
@@ -22,11 +22,11 @@ pub(crate) struct Sql {
 }
 
 impl Sql {
-    pub(crate) fn of(place: &Place) -> Self {
-        let folder = place.folder().join("sql");
+    pub(crate) fn new(installation: &Installation) -> Self {
+        let folder = installation.folder().join("sql");
         fs::create_dir_all(&folder).expect("a folder");
         Self {
-            schema: place.options().namespace.identifier("backstitch"),
+            schema: installation.options().namespace.identifier("backstitch"),
             folder,
         }
     }
@@ -68,7 +68,7 @@ impl Sql {
         let rate = said
             .lines()
             .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
-        Load::of(self.logged_ms(), rate.expect("a rate"), 0)
+        Load::new(self.logged_ms(), rate.expect("a rate"), 0)
     }
 
     /// Returns the duration of each logged transaction, and deletes the log.
@@ -90,7 +90,7 @@ impl Sql {
                 micros.expect("a time")
             });
             took.extend(micros.map(|micros| micros / 1_000.0));
-            fs::remove_file(&path).expect("the log goes");
+            fs::remove_file(&path).expect("deleting the log");
         }
         took
     }

@@ -12,31 +12,31 @@ use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::{Value, json};
 
-use super::{APPLICATIONS, ATHLETES, Ledger, get, index, question};
+use super::{APPLICATIONS, ATHLETES, BoardHistory, get, index, random_query};
+use crate::expected_boards::BoardQuery;
 use crate::http::Client;
-use crate::standings::Asked;
 use crate::world::{PARTITIONS, World};
 
-impl Ledger {
+impl BoardHistory {
     /// Runs one random query while rows change.
-    pub async fn ask(&self, world: &World, client: &Client, rng: &mut SmallRng) {
-        let asked = question(rng);
+    pub async fn check_random_query(&self, world: &World, client: &Client, rng: &mut SmallRng) {
+        let board_query = random_query(rng);
         match rng.random_range(0..6) {
-            0 | 1 => drop(self.ask_page(world, client, &asked, rng).await),
-            2 | 3 => self.ask_place(world, client, &asked, rng).await,
-            4 => self.ask_counts(world, client, asked.segment).await,
-            _ if rng.random() => self.ask_size(world, client, rng).await,
-            _ => self.ask_connected(world, client, rng).await,
+            0 | 1 => drop(self.check_page(world, client, &board_query, rng).await),
+            2 | 3 => self.check_athlete(world, client, &board_query, rng).await,
+            4 => self.check_counts(world, client, board_query.segment).await,
+            _ if rng.random() => self.check_connected_count(world, client, rng).await,
+            _ => self.check_connected(world, client, rng).await,
         }
     }
 
     /// Requests a page, which may begin after the first rank. Returns it with the oldest state that
     /// it may show.
-    async fn ask_page(
+    async fn check_page(
         &self,
         world: &World,
         client: &Client,
-        asked: &Asked,
+        board_query: &BoardQuery,
         rng: &mut SmallRng,
     ) -> Option<usize> {
         let (offset, limit) = if rng.random() {
@@ -46,82 +46,90 @@ impl Ledger {
         };
         let path = format!(
             "/api/v1/boards/segments/{}?{}&offset={offset}&limit={limit}",
-            asked.segment,
-            asked.query()
+            board_query.segment,
+            board_query.query()
         );
-        let answer = answered(world, client, &path).await?;
-        let from = self.oldest(Source::Efforts, asked.segment, &answer);
-        let permitted = self.permitted(asked, from);
-        let told = format!("{path}: {answer}");
+        let answer = request(world, client, &path).await?;
+        let from = self.oldest(Source::Efforts, board_query.segment, &answer);
+        let permitted = self.permitted(board_query, from);
+        let context = format!("{path}: {answer}");
         let entries = answer["entries"].as_array().expect("entries");
         let total = answer["total"].as_u64().expect("a total");
-        assert!(permitted.total().contains(&total), "{told}");
+        assert!(permitted.total().contains(&total), "{context}");
         let shown = total.saturating_sub(offset).min(limit);
-        assert_eq!(entries.len() as u64, shown, "{told}");
-        permitted.check(entries, offset + 1, &told);
+        assert_eq!(entries.len() as u64, shown, "{context}");
+        permitted.check(entries, offset + 1, &context);
         if offset == 0 && total <= limit {
-            permitted.check_absent(&athletes(entries), &told);
+            permitted.check_absent(&athletes(entries), &context);
         }
         if let Some(cursor) = answer["cursor"].as_str() {
             let last = entries.last().expect("a row before the cursor");
-            self.ask_after(world, client, asked, (cursor, last)).await;
+            self.check_page_after(world, client, board_query, cursor, last)
+                .await;
         }
         Some(from)
     }
 
     /// Requests the page after a row. It holds only rows that rank after that row, even if rows
     /// have moved.
-    async fn ask_after(
+    async fn check_page_after(
         &self,
         world: &World,
         client: &Client,
-        asked: &Asked,
-        (cursor, last): (&str, &Value),
+        board_query: &BoardQuery,
+        cursor: &str,
+        last: &Value,
     ) {
         let path = format!(
             "/api/v1/boards/segments/{}?{}&limit=5&cursor={cursor}",
-            asked.segment,
-            asked.query()
+            board_query.segment,
+            board_query.query()
         );
-        let Some(answer) = answered(world, client, &path).await else {
+        let Some(answer) = request(world, client, &path).await else {
             return;
         };
-        let told = format!("{path} after {last}: {answer}");
-        let from = self.oldest(Source::Efforts, asked.segment, &answer);
-        let permitted = self.permitted(asked, from);
+        let context = format!("{path} after {last}: {answer}");
+        let from = self.oldest(Source::Efforts, board_query.segment, &answer);
+        let permitted = self.permitted(board_query, from);
         let entries = answer["entries"].as_array().expect("entries");
         let order = |row: &Value| (row["elapsed_time"].as_i64(), row["effort_id"].as_i64());
         if let Some(first) = entries.first() {
-            assert!(order(first) > order(last), "{told}");
+            assert!(order(first) > order(last), "{context}");
             let rank = first["rank"].as_u64().expect("a rank");
-            permitted.check(entries, rank, &told);
+            permitted.check(entries, rank, &context);
         }
     }
 
     /// Requests one athlete's entry and its neighbors.
-    async fn ask_place(&self, world: &World, client: &Client, asked: &Asked, rng: &mut SmallRng) {
+    async fn check_athlete(
+        &self,
+        world: &World,
+        client: &Client,
+        board_query: &BoardQuery,
+        rng: &mut SmallRng,
+    ) {
         // A refusal has no position; it must not be older than the page before.
-        let before = self.ask_page(world, client, asked, rng).await;
+        let before = self.check_page(world, client, board_query, rng).await;
         let athlete = rng.random_range(1..=ATHLETES);
         let around = rng.random_range(0..4_u64);
         let path = format!(
             "/api/v1/boards/segments/{}/athletes/{athlete}?{}&around={around}",
-            asked.segment,
-            asked.query()
+            board_query.segment,
+            board_query.query()
         );
         let (status, body) = get(client, &path).await;
         if status == 404 {
             assert!(body.contains("not-on-board"), "{path}: {body}");
             let from = before.filter(|_| !world.is_disturbed()).unwrap_or(0);
-            let permitted = self.permitted(asked, from);
-            assert!(permitted.may_be_gone(athlete), "{path}: {body}");
+            let permitted = self.permitted(board_query, from);
+            assert!(permitted.may_be_absent(athlete), "{path}: {body}");
             return;
         }
-        let Some(answer) = whole(world, &path, status, &body) else {
+        let Some(answer) = parse_answer(world, &path, status, &body) else {
             return;
         };
-        let from = self.oldest(Source::Efforts, asked.segment, &answer);
-        let permitted = self.permitted(asked, from);
+        let from = self.oldest(Source::Efforts, board_query.segment, &answer);
+        let permitted = self.permitted(board_query, from);
         let total = answer["total"].as_u64().expect("a total");
         let rank = answer["entry"]["rank"].as_u64().expect("a rank");
         assert!(permitted.total().contains(&total), "{path}: {body}");
@@ -136,9 +144,9 @@ impl Ledger {
 
     /// Requests the numbers of efforts and athletes and compares them with the sums of each
     /// athlete's possible values.
-    async fn ask_counts(&self, world: &World, client: &Client, segment: i64) {
+    async fn check_counts(&self, world: &World, client: &Client, segment: i64) {
         let path = format!("/api/v1/segments/{segment}/counts");
-        let Some(answer) = answered(world, client, &path).await else {
+        let Some(answer) = request(world, client, &path).await else {
             return;
         };
         let from = self.oldest(Source::Efforts, segment, &answer);
@@ -161,10 +169,10 @@ impl Ledger {
     }
 
     /// Requests the connected athletes of an application.
-    async fn ask_connected(&self, world: &World, client: &Client, rng: &mut SmallRng) {
+    async fn check_connected(&self, world: &World, client: &Client, rng: &mut SmallRng) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/boards/applications/{application}?limit=1000");
-        let Some(answer) = answered(world, client, &path).await else {
+        let Some(answer) = request(world, client, &path).await else {
             return;
         };
         let from = self.oldest(Source::Authorizations, application, &answer);
@@ -183,14 +191,14 @@ impl Ledger {
     }
 
     /// Requests the number of athletes connected to an application.
-    async fn ask_size(&self, world: &World, client: &Client, rng: &mut SmallRng) {
+    async fn check_connected_count(&self, world: &World, client: &Client, rng: &mut SmallRng) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/applications/{application}");
         let (status, body) = get(client, &path).await;
         if status == 404 {
             return;
         }
-        let Some(answer) = whole(world, &path, status, &body) else {
+        let Some(answer) = parse_answer(world, &path, status, &body) else {
             return;
         };
         let from = self.oldest(Source::Authorizations, application, &answer);
@@ -214,20 +222,20 @@ impl Ledger {
         let partition = partition_of(key.to_string().as_bytes(), PARTITIONS) as usize;
         let position = &answer["provenance"]["position"][source.name()][partition];
         let position = position.as_i64().unwrap_or(0);
-        let known = &self.ends[..self.untold.unwrap_or(self.ends.len())];
-        let told = known
+        let known = &self.ends[..self.first_unpublished.unwrap_or(self.ends.len())];
+        let context = known
             .iter()
             .rposition(|ends| ends[index(source)][partition] <= position);
-        told.unwrap_or(0)
+        context.unwrap_or(0)
     }
 
-    fn permitted(&self, asked: &Asked, from: usize) -> Permitted {
+    fn permitted(&self, board_query: &BoardQuery, from: usize) -> Permitted {
         let mut may_have: BTreeMap<i64, Vec<Option<Value>>> = BTreeMap::new();
         for state in &self.states[from..] {
             // Clubs and follows are looked up when the query runs.
             let mut state = state.clone();
-            state.take_lists_of(self.now());
-            let board = state.board(asked);
+            state.copy_lists_from(self.now());
+            let board = state.board(board_query);
             for athlete in 1..=ATHLETES {
                 let place = board.iter().find(|entry| entry["athlete_id"] == athlete);
                 may_have
@@ -244,17 +252,19 @@ impl Ledger {
 struct Permitted(BTreeMap<i64, Vec<Option<Value>>>);
 
 impl Permitted {
-    fn may_be_gone(&self, athlete: i64) -> bool {
+    fn may_be_absent(&self, athlete: i64) -> bool {
         self.0[&athlete].contains(&None)
     }
 
-    fn may_be_there(&self, athlete: i64) -> bool {
+    fn may_be_present(&self, athlete: i64) -> bool {
         self.0[&athlete].iter().any(Option::is_some)
     }
 
     fn total(&self) -> RangeInclusive<u64> {
         let count = |is: &dyn Fn(i64) -> bool| self.0.keys().filter(|id| is(**id)).count() as u64;
-        count(&|athlete| !self.may_be_gone(athlete))..=count(&|athlete| self.may_be_there(athlete))
+        count(&|athlete| !self.may_be_absent(athlete))..=count(&|athlete| {
+            self.may_be_present(athlete)
+        })
     }
 
     /// Returns the possible ranks of an entry, from the athletes that may rank before it and those
@@ -275,19 +285,19 @@ impl Permitted {
     }
 
     /// Checks consecutive entries.
-    fn check(&self, entries: &[Value], first_rank: u64, told: &str) {
+    fn check(&self, entries: &[Value], first_rank: u64, context: &str) {
         for (rank, entry) in (first_rank..).zip(entries) {
-            assert_eq!(entry["rank"], json!(rank), "{told}");
-            assert!(self.ranks(entry).contains(&rank), "{entry} of {told}");
+            assert_eq!(entry["rank"], json!(rank), "{context}");
+            assert!(self.ranks(entry).contains(&rank), "{entry} of {context}");
             let athlete = entry["athlete_id"].as_i64().expect("an athlete");
             let had = self.0[&athlete].contains(&Some(without_rank(entry)));
-            assert!(had, "{entry} is older than it says: {told}");
+            assert!(had, "{entry} is older than it says: {context}");
         }
         let ascend = entries
             .windows(2)
             .all(|pair| place(&pair[0]) < place(&pair[1]));
         let athletes = athletes(entries);
-        assert!(ascend && athletes.len() == entries.len(), "{told}");
+        assert!(ascend && athletes.len() == entries.len(), "{context}");
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return;
         };
@@ -299,17 +309,17 @@ impl Permitted {
             };
             assert!(
                 athletes.contains(athlete) || !states.iter().all(between),
-                "athlete {athlete} is missing in {told}"
+                "athlete {athlete} is missing in {context}"
             );
         }
     }
 
     /// Checks that the athletes missing from a completely listed board may be absent.
-    fn check_absent(&self, there: &BTreeSet<i64>, told: &str) {
+    fn check_absent(&self, listed: &BTreeSet<i64>, context: &str) {
         for athlete in self.0.keys() {
             assert!(
-                there.contains(athlete) || self.may_be_gone(*athlete),
-                "athlete {athlete} is missing in {told}"
+                listed.contains(athlete) || self.may_be_absent(*athlete),
+                "athlete {athlete} is missing in {context}"
             );
         }
     }
@@ -332,12 +342,12 @@ fn without_rank(entry: &Value) -> Value {
 }
 
 /// Returns the answer, or `None` while live state is lost.
-async fn answered(world: &World, client: &Client, path: &str) -> Option<Value> {
+async fn request(world: &World, client: &Client, path: &str) -> Option<Value> {
     let (status, body) = get(client, path).await;
-    whole(world, path, status, &body)
+    parse_answer(world, path, status, &body)
 }
 
-fn whole(world: &World, path: &str, status: u16, body: &str) -> Option<Value> {
+fn parse_answer(world: &World, path: &str, status: u16, body: &str) -> Option<Value> {
     if status == 503 {
         assert!(world.is_disturbed(), "{path}: {body}");
         return None;

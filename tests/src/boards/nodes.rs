@@ -13,11 +13,11 @@ use super::{APPLICATIONS, SEGMENTS};
 use crate::world::World;
 
 /// Node names by view and key.
-pub type Named = BTreeSet<(String, i64, NodeName)>;
+pub type KeyedNodes = BTreeSet<(String, i64, NodeName)>;
 
 /// The stored nodes of one key.
 #[derive(Debug)]
-pub struct Stored<'a> {
+pub struct StoredNodes<'a> {
     /// The installation.
     pub world: &'a World,
     /// The view.
@@ -26,7 +26,7 @@ pub struct Stored<'a> {
     pub key: &'a [u8],
 }
 
-impl Nodes for Stored<'_> {
+impl Nodes for StoredNodes<'_> {
     type Error = String;
 
     async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
@@ -43,8 +43,8 @@ impl Nodes for Stored<'_> {
 }
 
 /// Returns the nodes that heads reference and the nodes that are stored, of all keys.
-pub async fn nodes(world: &World) -> (Named, Named) {
-    let (mut named, mut stored) = (Named::new(), Named::new());
+pub async fn nodes(world: &World) -> (KeyedNodes, KeyedNodes) {
+    let (mut named, mut stored) = (KeyedNodes::new(), KeyedNodes::new());
     let views = &world.stores.views;
     for job in world.catalog.boards() {
         let view = job.view();
@@ -56,25 +56,23 @@ pub async fn nodes(world: &World) -> (Named, Named) {
             let heads = views.heads(view, std::slice::from_ref(&key)).await;
             let head = heads.expect("heads").and_then(|mut heads| heads.remove(0));
             let Some(head) = head else { continue };
-            let of_key = Stored {
+            let nodes_of_key = StoredNodes {
                 world,
                 job,
                 key: &key,
             };
             let roots = [head.root].into_iter();
             for root in roots.chain(head.earlier.map(|earlier| earlier.root)) {
-                let sheet = VersionTrees::open(&root, !job.score().0.is_empty()).expect("a sheet");
-                for tree in sheet.trees() {
-                    let ids = tree.walk_ids(&of_key).await.expect("inner nodes");
+                let trees =
+                    VersionTrees::open(&root, !job.score().0.is_empty()).expect("a version");
+                for tree in trees.trees() {
+                    let ids = tree.walk_ids(&nodes_of_key).await.expect("inner nodes");
                     let ids = ids.iter().map(|id| *id.as_bytes());
                     named.extend(ids.map(|name| (view.to_owned(), id, name)));
                 }
             }
         }
     }
-    assert!(
-        named.is_subset(&stored),
-        "a head leads to what is not there"
-    );
+    assert!(named.is_subset(&stored), "a head references a missing node");
     (named, stored)
 }

@@ -5,18 +5,18 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 
-use super::{APPLICATIONS, ATHLETES, Ledger, SEGMENTS, get, question};
+use super::{APPLICATIONS, ATHLETES, BoardHistory, SEGMENTS, get, random_query};
+use crate::expected_boards::{BoardQuery, ExpectedEntities};
 use crate::http::Client;
-use crate::standings::{Asked, Truth};
 
-impl Ledger {
+impl BoardHistory {
     /// Runs one random query after everything was counted, and compares the answer with a plain
     /// sort.
-    pub async fn ask_at_rest(&self, client: &Client, rng: &mut SmallRng) {
-        let asked = question(rng);
+    pub async fn check_at_rest(&self, client: &Client, rng: &mut SmallRng) {
+        let board_query = random_query(rng);
         let truth = self.now();
-        let board = truth.board(&asked);
-        let (segment, query) = (asked.segment, asked.query());
+        let board = truth.board(&board_query);
+        let (segment, query) = (board_query.segment, board_query.query());
         let offset = rng.random_range(0..=board.len() + 1);
         let limit = rng.random_range(1..12);
         let path =
@@ -70,8 +70,9 @@ impl Ledger {
                 assert_eq!(answer["percentile"], json!(tenths), "{path}: {answer}");
             }
         }
-        self.ask_ranks_at_rest(client, &asked, rng).await;
-        self.ask_explained(client, (&asked, athlete), &board).await;
+        self.check_ranks_at_rest(client, &board_query, rng).await;
+        self.check_explanation(client, &board_query, athlete, &board)
+            .await;
 
         let counts = client
             .ask(&format!("/api/v1/segments/{segment}/counts"))
@@ -82,16 +83,21 @@ impl Ledger {
             (&json!(efforts), &json!(athletes)),
             "segment {segment}"
         );
-        self.ask_applications_at_rest(client, truth, rng).await;
+        self.check_applications_at_rest(client, truth, rng).await;
     }
 
     /// Checks the connected athletes of one application and the list of all applications.
-    async fn ask_applications_at_rest(&self, client: &Client, truth: &Truth, rng: &mut SmallRng) {
+    async fn check_applications_at_rest(
+        &self,
+        client: &Client,
+        truth: &ExpectedEntities,
+        rng: &mut SmallRng,
+    ) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/boards/applications/{application}?limit=1");
         let answer = client.ask(&path).await;
         assert_eq!(answer["total"], truth.connected(application), "{path}");
-        self.ask_connected_explained(client, application).await;
+        self.check_connected_explanation(client, application).await;
         let listed = client.ask("/api/v1/applications").await;
         for row in listed["applications"].as_array().expect("applications") {
             let id = row["id"].as_i64().expect("an id");
@@ -103,7 +109,12 @@ impl Ledger {
     }
 
     /// Checks the ranks of many athletes on many segments in one request.
-    async fn ask_ranks_at_rest(&self, client: &Client, asked: &Asked, rng: &mut SmallRng) {
+    async fn check_ranks_at_rest(
+        &self,
+        client: &Client,
+        board_query: &BoardQuery,
+        rng: &mut SmallRng,
+    ) {
         let ids = |rng: &mut SmallRng, max: i64| {
             let count = rng.random_range(1..8);
             (0..count)
@@ -112,13 +123,13 @@ impl Ledger {
         };
         let (segments, athletes) = (ids(rng, SEGMENTS + 1), ids(rng, ATHLETES + 1));
         let mut body = json!({
-            "segments": segments, "athletes": athletes, "board": asked.board,
-            "window": asked.window, "date": asked.date.to_string(),
+            "segments": segments, "athletes": athletes, "board": board_query.board,
+            "window": board_query.window, "date": board_query.date.to_string(),
         });
-        if let Some(club) = asked.club {
+        if let Some(club) = board_query.club {
             body["club_id"] = json!(club);
         }
-        if let Some(follower) = asked.following {
+        if let Some(follower) = board_query.following {
             body["following"] = json!(follower);
         }
         let mut expected = Vec::new();
@@ -128,9 +139,9 @@ impl Ledger {
                 continue;
             }
             seen.push(segment);
-            let board = self.now().board(&Asked {
+            let board = self.now().board(&BoardQuery {
                 segment,
-                ..asked.clone()
+                ..board_query.clone()
             });
             for entry in &board {
                 if athletes
@@ -156,17 +167,18 @@ impl Ledger {
 
     /// Checks the ranks of an earlier day next to the current ones, for each athlete and for a
     /// whole page. `then` is the state at the last run of that day.
-    pub async fn ask_earlier(
+    pub async fn check_earlier_ranks(
         &self,
         client: &Client,
-        (then, days): (&Truth, &[Date]),
+        then: &ExpectedEntities,
+        days: &[Date],
         rng: &mut SmallRng,
     ) {
-        let asked = question(rng);
+        let board_query = random_query(rng);
         let mut then = then.clone();
-        then.take_lists_of(self.now());
-        let before = then.board(&asked);
-        let mut now = self.now().board(&asked);
+        then.copy_lists_from(self.now());
+        let before = then.board(&board_query);
+        let mut now = self.now().board(&board_query);
         for row in &mut now {
             let mut places = before.iter();
             let place = places.position(|then| then["athlete_id"] == row["athlete_id"]);
@@ -177,8 +189,8 @@ impl Ledger {
         }
         let path = format!(
             "/api/v1/boards/segments/{}?{}&history=true&limit=1000",
-            asked.segment,
-            asked.query()
+            board_query.segment,
+            board_query.query()
         );
         let page = client.ask(&path).await;
         assert_eq!(page["entries"], json!(now), "{path}: {page}");
@@ -190,8 +202,8 @@ impl Ledger {
             let athlete = entry["athlete_id"].as_i64().expect("an athlete");
             let path = format!(
                 "/api/v1/boards/segments/{}/athletes/{athlete}?{}&history=true",
-                asked.segment,
-                asked.query()
+                board_query.segment,
+                board_query.query()
             );
             let answer = client.ask(&path).await;
             assert_eq!(&answer["entry"], entry, "{path}: {answer}");
@@ -208,18 +220,21 @@ impl Ledger {
                 continue;
             };
             let rank = place as i64 + 1;
-            let told = format!("{path}: {answer}, and {before:?} before");
-            assert_eq!(previous["rank"], rank, "{told}");
-            assert_eq!(previous["total"], before.len(), "{told}");
+            let context = format!("{path}: {answer}, and {before:?} before");
+            assert_eq!(previous["rank"], rank, "{context}");
+            assert_eq!(previous["total"], before.len(), "{context}");
             let change = rank - entry["rank"].as_i64().expect("a rank");
-            assert_eq!(answer["change"], change, "{told}");
+            assert_eq!(answer["change"], change, "{context}");
             // An unchanged version has the date of the run that wrote it.
             let date: Date = previous["date"]
                 .as_str()
                 .expect("a date")
                 .parse()
                 .expect("a date");
-            assert!(days.contains(&date) && previous["epoch"].is_u64(), "{told}");
+            assert!(
+                days.contains(&date) && previous["epoch"].is_u64(),
+                "{context}"
+            );
         }
     }
 }

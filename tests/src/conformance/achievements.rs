@@ -10,7 +10,7 @@ use stores::{Result, Stores};
 /// 2024-12-31T23:59:58Z: the achievements cross the end of a year.
 const FIRST_MS: i64 = 1_735_689_598_000;
 
-fn told(n: i64, member: i64, activity: Option<i64>) -> OutboxMessage {
+fn message(n: i64, member: i64, activity: Option<i64>) -> OutboxMessage {
     let kind = AchievementKind::ALL[usize::try_from(n).expect("a number") % 4];
     OutboxMessage {
         // Within one timestamp the order of ids differs from the order of time.
@@ -33,20 +33,20 @@ fn told(n: i64, member: i64, activity: Option<i64>) -> OutboxMessage {
 
 /// Achievements are returned as written, newest first, page by page. Writing them again changes
 /// nothing.
-pub async fn achievements_come_newest_first(ports: &Stores) -> Result<()> {
+pub async fn achievements_are_listed_newest_first(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
-    let mut all: Vec<OutboxMessage> = (0..20).map(|n| told(n, 7, Some(5))).collect();
-    all.push(told(20, 7, None));
+    let mut all: Vec<OutboxMessage> = (0..20).map(|n| message(n, 7, Some(5))).collect();
+    all.push(message(20, 7, None));
     let mut written = all.clone();
-    written.push(told(21, 8, Some(5)));
+    written.push(message(21, 8, Some(5)));
     // A board change is no achievement.
     written.push(OutboxMessage {
         achievement: None,
-        ..told(22, 7, Some(5))
+        ..message(22, 7, Some(5))
     });
     store.write(&written[5..]).await?;
     store.write(&written).await?;
-    all.sort_by_key(|told| std::cmp::Reverse(AchievementCursor::from_message(told)));
+    all.sort_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(message)));
     let member = AchievementOwner::Member(7);
     assert_eq!(store.achievements(member, None, None, 100).await?, all);
     for limit in [1, 4, 20, 21] {
@@ -64,8 +64,9 @@ pub async fn achievements_come_newest_first(ports: &Stores) -> Result<()> {
         }
         assert_eq!(found, all, "{limit} at a time");
     }
-    let is_top = |told: &&OutboxMessage| {
-        told.achievement
+    let is_top = |message: &&OutboxMessage| {
+        message
+            .achievement
             .is_some_and(|a| a.kind == AchievementKind::TopTen)
     };
     let tops: Vec<OutboxMessage> = all.iter().filter(is_top).cloned().collect();
@@ -77,8 +78,9 @@ pub async fn achievements_come_newest_first(ports: &Stores) -> Result<()> {
         .await?;
     assert_eq!(of_activity.len(), 21);
     assert!(
-        of_activity
-            .is_sorted_by_key(|told| std::cmp::Reverse(AchievementCursor::from_message(told)))
+        of_activity.is_sorted_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(
+            message
+        )))
     );
     for nobody in [AchievementOwner::Member(9), AchievementOwner::Activity(7)] {
         assert_eq!(store.achievements(nobody, None, None, 9).await?, []);
@@ -87,16 +89,19 @@ pub async fn achievements_come_newest_first(ports: &Stores) -> Result<()> {
 }
 
 /// Each partition keeps its own last published position; the latest write wins.
-pub async fn how_far_was_told_is_noted(ports: &Stores) -> Result<()> {
+pub async fn published_positions_are_stored(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
-    let slot = |source, partition| PartitionId { source, partition };
-    let one = slot(Source::Efforts, 0);
+    let state_id = |source, partition| PartitionId { source, partition };
+    let one = state_id(Source::Efforts, 0);
     assert_eq!(store.published_through(one).await?, None);
     for through in [5, 9, 0] {
         store.record_published_through(one, through).await?;
         assert_eq!(store.published_through(one).await?, Some(through));
     }
-    for other in [slot(Source::Efforts, 1), slot(Source::Authorizations, 0)] {
+    for other in [
+        state_id(Source::Efforts, 1),
+        state_id(Source::Authorizations, 0),
+    ] {
         assert_eq!(store.published_through(other).await?, None);
     }
     Ok(())
@@ -107,13 +112,13 @@ pub async fn how_far_was_told_is_noted(ports: &Stores) -> Result<()> {
 pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
     let taken_by = |n: i64, member: i64, by: i64| {
-        let mut told = told(n, member, Some(5));
-        told.message.insert("taken_by".to_owned(), by.into());
-        told
+        let mut message = message(n, member, Some(5));
+        message.message.insert("taken_by".to_owned(), by.into());
+        message
     };
     let all = [
-        told(1, 7, Some(5)),
-        told(9, 7, None),
+        message(1, 7, Some(5)),
+        message(9, 7, None),
         taken_by(2, 8, 7),
         taken_by(3, 8, 9),
     ];
@@ -127,7 +132,7 @@ pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
     assert_eq!(store.achievements(member, None, None, 100).await?, []);
     let left = store.achievements(activity, None, None, 100).await?;
     let mut expected = vec![all[2].clone().without_taker(), all[3].clone()];
-    expected.sort_by_key(|told| std::cmp::Reverse(AchievementCursor::from_message(told)));
+    expected.sort_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(message)));
     assert_eq!(left, expected);
     assert_eq!(
         store

@@ -13,7 +13,7 @@ use stores::{Error, Result, Stores};
 
 /// A stored object can be read until it is replaced or deleted. A missing object is `None`, not an
 /// error.
-pub async fn objects_come_back(ports: &Stores) -> Result<()> {
+pub async fn objects_round_trip(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
     assert_eq!(archive.get("day=1/a").await?, None);
     archive.put("day=1/a", "first".into()).await?;
@@ -30,7 +30,7 @@ pub async fn objects_come_back(ports: &Stores) -> Result<()> {
 
 /// If several writers create the same object, exactly one succeeds, and the object is entirely that
 /// writer's.
-pub async fn one_creates(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn one_writer_creates_an_object(one: &Stores, other: &Stores) -> Result<()> {
     let create = async |ports: &Stores, text: &'static str| {
         ports.archive.create("manifests/1", text.into()).await
     };
@@ -92,7 +92,7 @@ async fn read(archive: &Archive, path: &str, groups: &[usize]) -> Result<Vec<i64
 }
 
 /// The requested row groups are returned in the requested order.
-pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
+pub async fn row_groups_are_read_in_order(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
     archive.put("few.parquet", numbers(35, 10)).await?;
     let expected: Vec<i64> = (20..30).chain(0..10).map(number).collect();
@@ -109,17 +109,17 @@ pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
 
 /// A caching archive reads a small file once, and of other files only the parts that it has not
 /// cached. Damage in those parts is detected.
-pub async fn files_are_remembered(ports: &Stores) -> Result<()> {
+pub async fn files_are_cached(ports: &Stores) -> Result<()> {
     let archive = ports.archive.with_cache(4 << 20);
     archive.put("few.parquet", numbers(35, 10)).await?;
     assert_eq!(read(&archive, "few.parquet", &[3]).await?.len(), 5);
     archive.delete("few.parquet").await?;
     assert_eq!(read(&archive, "few.parquet", &[0, 1]).await?.len(), 20);
     let refused = read(&ports.archive, "few.parquet", &[0]).await;
-    assert!(refused.is_err(), "it is gone for others");
+    assert!(refused.is_err(), "it is deleted for others");
 
     let many = numbers(200_000, 50_000);
-    assert!(many.len() > 1_200_000, "more than is read at once");
+    assert!(many.len() > 1_200_000, "more than one read");
     archive.put("many.parquet", many.clone()).await?;
     for groups in [[0, 3], [3, 1]] {
         let rows = groups

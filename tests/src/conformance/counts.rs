@@ -30,7 +30,7 @@ async fn write(ports: &Stores, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)
 }
 
 /// Rows are returned as written, only those of their job and key, including days before 1970.
-pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
+pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
     let large = i64::MAX.cast_unsigned();
     let rows = [
         row(Day::MIN, (1, 0), None),
@@ -78,7 +78,7 @@ pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
 }
 
 /// A late write of an earlier attempt changes nothing; the same attempt may write again.
-pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
+pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
     let first = row(7, (2, 5), Some((1, 3)));
     let second = row(7, (2, 6), None);
     for (stamp_us, new, stays) in [
@@ -96,7 +96,7 @@ pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
 }
 
 /// One call writes or reads many keys, each with its own day.
-pub async fn many_keys_are_asked_at_once(ports: &Stores) -> Result<()> {
+pub async fn many_keys_are_read_at_once(ports: &Stores) -> Result<()> {
     let keys: Vec<[u8; 4]> = (0..1_500_u32).map(u32::to_be_bytes).collect();
     let count = |at: usize| u64::try_from(at).expect("few keys");
     let mut rows: Vec<(&[u8], DayRow)> = Vec::new();
@@ -140,7 +140,13 @@ async fn again(ports: &Stores, epoch: Epoch) -> Result<i64> {
 }
 
 /// Writes a key's count as an attempt of a run, and checks that it is stored.
-async fn keep(ports: &Stores, (day, epoch): (Day, Epoch), count: u64, stamp_us: i64) -> Result<()> {
+async fn write_count(
+    ports: &Stores,
+    day: Day,
+    epoch: Epoch,
+    count: u64,
+    stamp_us: i64,
+) -> Result<()> {
     let published = PublishedRuns::from_runs(&ports.views.runs(SOURCE).await?.runs);
     let store = &*ports.counts;
     let keys: [(&[u8], u64); 2] = [(b"a", count), (RUNS_KEY, 0)];
@@ -185,39 +191,39 @@ async fn shown(ports: &Stores, days: std::ops::Range<Day>) -> Result<Vec<(Day, u
     Ok(all.unwrap_or_default())
 }
 
-/// A history consists of the counts of complete runs, whatever runs are in progress, interrupted or
-/// abandoned.
+/// A history consists of the counts of complete runs, even if other runs are in progress,
+/// interrupted or abandoned.
 pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
     let all = Day::MIN..Day::MAX;
     assert_eq!(shown(ports, all.clone()).await?, []);
     let stamp_us = begin(ports, 1).await?;
-    keep(ports, (10, 1), 3, stamp_us).await?;
+    write_count(ports, 10, 1, 3, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [], "nothing is published");
     complete(ports, 1, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
     // A later run of the same day is interrupted and tried again.
     let first_us = begin(ports, 2).await?;
-    keep(ports, (10, 2), 4, first_us).await?;
+    write_count(ports, 10, 2, 4, first_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
     let stamp_us = again(ports, 2).await?;
-    keep(ports, (10, 2), 5, stamp_us).await?;
+    write_count(ports, 10, 2, 5, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
     complete(ports, 2, stamp_us).await?;
-    keep(ports, (10, 2), 4, first_us).await?;
+    write_count(ports, 10, 2, 4, first_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
     // A run of a later day is abandoned, and the next run has a later day.
     let stamp_us = begin(ports, 3).await?;
-    keep(ports, (12, 3), 9, stamp_us).await?;
+    write_count(ports, 12, 3, 9, stamp_us).await?;
     ports.views.abandon(SOURCE, 3, 1).await?;
     let stamp_us = begin(ports, 4).await?;
-    keep(ports, (14, 4), 5, stamp_us).await?;
+    write_count(ports, 14, 4, 5, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
     complete(ports, 4, stamp_us).await?;
     let mut expected = vec![(10, 5, 2), (11, 5, 2), (12, 5, 2), (13, 5, 2), (14, 5, 4)];
     assert_eq!(shown(ports, all.clone()).await?, expected);
     // A run in progress does not change existing days.
     let stamp_us = begin(ports, 5).await?;
-    keep(ports, (16, 5), 6, stamp_us).await?;
+    write_count(ports, 16, 5, 6, stamp_us).await?;
     assert_eq!(shown(ports, all.clone()).await?, expected);
     complete(ports, 5, stamp_us).await?;
     expected.extend([(15, 5, 4), (16, 6, 5)]);

@@ -64,7 +64,7 @@ pub async fn erased_people_are_suppressed(ports: &Stores) -> Result<()> {
     let now = elsewhere.current().await?;
     assert_eq!((now.newest(), now.newest_listener()), (3, 2));
     let missing = here.set_receipt(9, None, &receipt).await;
-    assert!(missing.is_err(), "there is no erasure 9");
+    assert!(missing.is_err(), "erasure 9 does not exist");
     Ok(())
 }
 
@@ -95,7 +95,7 @@ pub async fn long_lists_are_read(ports: &Stores) -> Result<()> {
 }
 
 /// Concurrent erasures get different numbers and share one key.
-pub async fn numbers_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn numbers_are_unique(one: &Stores, other: &Stores) -> Result<()> {
     let lists = [list(one), list(other)];
     let begin = |id: i64| {
         let list = lists[usize::from(id % 2 == 0)].clone();

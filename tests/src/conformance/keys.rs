@@ -25,9 +25,10 @@ fn drawn(name: &str, scopes: &str, made_at_ms: i64) -> ApiKeyRecord {
     }
 }
 
-fn told(actions: &[AdminAction]) -> Vec<(&str, &str, i64)> {
-    let told = actions.iter();
-    told.map(|one| (one.action.as_str(), one.target.as_str(), one.at_ms))
+fn summaries(actions: &[AdminAction]) -> Vec<(&str, &str, i64)> {
+    let actions = actions.iter();
+    actions
+        .map(|one| (one.action.as_str(), one.target.as_str(), one.at_ms))
         .collect()
 }
 
@@ -67,7 +68,7 @@ pub async fn keys_are_found(ports: &Stores) -> Result<()> {
 }
 
 /// A revoked key stays revoked, and keeps the name of the first revoker.
-pub async fn keys_are_taken_back(ports: &Stores) -> Result<()> {
+pub async fn keys_are_revoked(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     let kept = drawn("a key", "admin", 1_000);
     let id = kept.key.id.as_str();
@@ -90,7 +91,7 @@ pub async fn keys_are_taken_back(ports: &Stores) -> Result<()> {
     );
     let actions = keys.actions(None, LIMIT).await?;
     let expected = [("keys.revoke", id, 2_000), ("keys.create", id, 1_000)];
-    assert_eq!(told(&actions), expected);
+    assert_eq!(summaries(&actions), expected);
     Ok(())
 }
 
@@ -159,7 +160,7 @@ pub async fn one_of_two_rotates(ports: &Stores, others: &Stores) -> Result<()> {
 }
 
 /// The last use of a key only increases.
-pub async fn uses_are_noted(ports: &Stores) -> Result<()> {
+pub async fn uses_are_recorded(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
     let kept = drawn("a key", "admin", 1_000);
     keys.add_key(&kept).await?;

@@ -6,25 +6,25 @@ use stores::lease::LeaseGuard;
 use stores::{Result, Stores};
 
 /// Maximum time until a lease that was dropped without a release is free.
-const A_MOMENT: Duration = Duration::from_secs(60);
+const DROP_RELEASE_MAX: Duration = Duration::from_secs(60);
 
 /// A lease has one holder at a time, and other processes learn who holds it. It is free after its
 /// release, or soon after it was dropped. Names are independent.
 pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
     let held = one.leases.acquire("batch-plays", "batch 17").await?;
-    let held = held.expect("nobody holds it");
-    let told = other.leases.acquire("batch-plays", "batch 18").await?;
-    assert_told(told, "batch 17");
-    let told = one.leases.acquire("batch-plays", "batch 19").await?;
-    assert_told(told, "batch 17");
+    let held = held.expect("the lease is free");
+    let refusal = other.leases.acquire("batch-plays", "batch 18").await?;
+    assert_held_by(refusal, "batch 17");
+    let refusal = one.leases.acquire("batch-plays", "batch 19").await?;
+    assert_held_by(refusal, "batch 17");
     let another = other.leases.acquire("archive-plays", "archive 3").await?;
     let another = another.expect("another name is another lease");
     assert!(!held.lost().is_cancelled());
     held.release().await;
     let next = other.leases.acquire("batch-plays", "20").await?;
     let next = next.expect("it was let go");
-    let told = one.leases.acquire("batch-plays", "batch 21").await?;
-    assert_told(told, "20");
+    let refusal = one.leases.acquire("batch-plays", "batch 21").await?;
+    assert_held_by(refusal, "20");
     drop(next);
     let begun = Instant::now();
     loop {
@@ -32,7 +32,7 @@ pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
             held.release().await;
             break;
         }
-        assert!(begun.elapsed() < A_MOMENT, "it was dropped");
+        assert!(begun.elapsed() < DROP_RELEASE_MAX, "it was dropped");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     another.release().await;
@@ -41,16 +41,16 @@ pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
 
 /// Checks that the refusal begins with the holder; the time of acquisition may follow.
 #[track_caller]
-fn assert_told(told: std::result::Result<Box<dyn LeaseGuard>, String>, holder: &str) {
-    let told = told.expect_err("it is held, also for its own process");
+fn assert_held_by(refusal: std::result::Result<Box<dyn LeaseGuard>, String>, holder: &str) {
+    let refusal = refusal.expect_err("it is held, also for its own process");
     assert!(
-        told == holder || told.starts_with(&format!("{holder} (since ")),
-        "{told}"
+        refusal == holder || refusal.starts_with(&format!("{holder} (since ")),
+        "{refusal}"
     );
 }
 
 /// Invalid names are refused.
-pub async fn odd_names_are_refused(ports: &Stores) -> Result<()> {
+pub async fn invalid_names_are_refused(ports: &Stores) -> Result<()> {
     for name in ["", "../escape", "a/b", ".", "a b"] {
         assert!(
             ports.leases.acquire(name, "somebody").await.is_err(),

@@ -6,7 +6,7 @@ use schemas::source::Source;
 use stores::live::{Changes, DeltaQuery, Deltas, LiveDeltas, LiveWrite};
 use stores::{Result, Stores};
 
-use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
+use super::{OTHER_VIEW, VIEW, binary, bytes, new_generation, state_id};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 
@@ -18,9 +18,11 @@ fn cut(next_offset: i64) -> Cut {
 }
 
 /// Rebuilds a partition state that begins at offset 0 in epoch 1, and returns its checkpoint.
-async fn healed(live: &dyn LiveWrite, partition: u32) -> Result<Checkpoint> {
-    let done = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
-    assert_eq!(done, Ok(()), "there was no slot");
+async fn rebuild(live: &dyn LiveWrite, partition: u32) -> Result<Checkpoint> {
+    let done = live
+        .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
+        .await?;
+    assert_eq!(done, Ok(()), "the state did not exist");
     Ok(Checkpoint {
         generation: 1,
         next_offset: 0,
@@ -70,9 +72,9 @@ fn found(parts: &LiveDeltas) -> Vec<(u32, u64, String, i64)> {
 }
 
 /// A missing partition state can only be rebuilt, and has no rows.
-pub async fn a_missing_slot_takes_nothing(ports: &Stores) -> Result<()> {
+pub async fn a_missing_state_rejects_writes(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    let fence = Checkpoint {
+    let checkpoint = Checkpoint {
         generation: 1,
         next_offset: 0,
         epoch: 1,
@@ -80,23 +82,28 @@ pub async fn a_missing_slot_takes_nothing(ports: &Stores) -> Result<()> {
     let some = deltas(VIEW, &[("g", "r", 1)]);
     let missing = CheckpointMismatch { actual: None };
     assert_eq!(
-        live.apply(slot(0), fence, cut(9), &VIEWS, &vec![some].into())
+        live.apply(state_id(0), checkpoint, cut(9), &VIEWS, &vec![some].into())
             .await?,
         Err(missing)
     );
-    assert_eq!(live.close_epoch(slot(0), fence).await?, Err(missing));
     assert_eq!(
-        live.end_epoch(slot(0), 1).await?,
+        live.close_epoch(state_id(0), checkpoint).await?,
+        Err(missing)
+    );
+    assert_eq!(
+        live.end_epoch(state_id(0), 1).await?,
         Err(EndEpochError::Missing)
     );
-    assert!(!live.prune_through(slot(0), 1, cut(0)).await?);
-    assert_eq!(live.collect_garbage(slot(0), 10).await?, 0);
+    assert!(!live.prune_through(state_id(0), 1, cut(0)).await?);
+    assert_eq!(live.collect_garbage(state_id(0), 10).await?, 0);
     let answer = live
         .read_deltas(Source::Plays, 2, &[query("g", &[("", None)], None)])
         .await?;
     assert_eq!(answer.partition_states, [None, None]);
     assert!(found(&answer.deltas[0]).is_empty());
-    let page = live.collect_deltas(slot(0), VIEW, (0, 9), None, 10).await?;
+    let page = live
+        .collect_deltas(state_id(0), VIEW, (0, 9), None, 10)
+        .await?;
     assert!(page.counts.is_empty());
     Ok(())
 }
@@ -105,7 +112,7 @@ pub async fn a_missing_slot_takes_nothing(ports: &Stores) -> Result<()> {
 /// end extends to the last row, and neighboring groups and views are not included.
 pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    let fence = healed(live, 0).await?;
+    let checkpoint = rebuild(live, 0).await?;
     let rows = [
         ("g", "a", 1),
         ("g", "b", 2),
@@ -117,8 +124,14 @@ pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
     let mine = deltas(VIEW, &[&rows[..], &around[..]].concat());
     let others = deltas(OTHER_VIEW, &[("g", "b", 9)]);
     assert_eq!(
-        live.apply(slot(0), fence, cut(9), &VIEWS, &vec![mine, others].into())
-            .await?,
+        live.apply(
+            state_id(0),
+            checkpoint,
+            cut(9),
+            &VIEWS,
+            &vec![mine, others].into()
+        )
+        .await?,
         Ok(())
     );
     type Ranges<'a> = &'a [(&'a str, Option<&'a str>)];
@@ -143,14 +156,20 @@ pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
 }
 
 /// A query reads all requested partitions, or the one that it names.
-pub async fn partitions_are_asked(ports: &Stores) -> Result<()> {
+pub async fn queries_select_partitions(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..3 {
-        let fence = healed(live, partition).await?;
+        let checkpoint = rebuild(live, partition).await?;
         let one = deltas(VIEW, &[("g", "r", 10 + i64::from(partition))]);
         assert_eq!(
-            live.apply(slot(partition), fence, cut(1), &VIEWS, &vec![one].into())
-                .await?,
+            live.apply(
+                state_id(partition),
+                checkpoint,
+                cut(1),
+                &VIEWS,
+                &vec![one].into()
+            )
+            .await?,
             Ok(())
         );
     }
@@ -163,7 +182,7 @@ pub async fn partitions_are_asked(ports: &Stores) -> Result<()> {
     assert_eq!(
         found(&answer.deltas[2]),
         [],
-        "a slot that is not asked for has no parts"
+        "a partition that was not requested has no deltas"
     );
     Ok(())
 }
@@ -172,19 +191,25 @@ pub async fn partitions_are_asked(ports: &Stores) -> Result<()> {
 /// stored, neither deltas nor position.
 pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    let fence = healed(live, 0).await?;
+    let checkpoint = rebuild(live, 0).await?;
     let extremes = deltas(VIEW, &[("g", "down", i64::MIN), ("g", "up", i64::MAX)]);
     assert_eq!(
-        live.apply(slot(0), fence, cut(5), &VIEWS, &vec![extremes].into())
-            .await?,
+        live.apply(
+            state_id(0),
+            checkpoint,
+            cut(5),
+            &VIEWS,
+            &vec![extremes].into()
+        )
+        .await?,
         Ok(())
     );
     let before = live
         .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    let fence = Checkpoint {
+    let checkpoint = Checkpoint {
         next_offset: 5,
-        ..fence
+        ..checkpoint
     };
     for (row, delta) in [
         ("up", 1),
@@ -196,8 +221,8 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
         rows.extend([("g", "fine", 7)]);
         let refused = live
             .apply(
-                slot(0),
-                fence,
+                state_id(0),
+                checkpoint,
                 cut(6),
                 &VIEWS,
                 &vec![deltas(VIEW, &rows)].into(),
@@ -218,7 +243,7 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
     assert_eq!(found(&after.deltas[0]), found(&before.deltas[0]));
     let back = deltas(VIEW, &[("g", "up", -1), ("g", "down", 1)]);
     assert_eq!(
-        live.apply(slot(0), fence, cut(6), &VIEWS, &vec![back].into())
+        live.apply(state_id(0), checkpoint, cut(6), &VIEWS, &vec![back].into())
             .await?,
         Ok(())
     );
@@ -229,7 +254,7 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
 pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
     const ROWS: i64 = 5000;
     let live = &*ports.live;
-    let mut fence = healed(live, 0).await?;
+    let mut checkpoint = rebuild(live, 0).await?;
     for _ in 0..2 {
         // The order differs from that of the keys.
         let numbers = || (0..ROWS).map(|n| n * 2003 % ROWS);
@@ -240,13 +265,13 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
             rows: binary(numbers().map(i64::to_be_bytes)),
             counts: numbers().collect(),
         };
-        let next = cut(fence.next_offset + ROWS);
+        let next = cut(checkpoint.next_offset + ROWS);
         assert_eq!(
-            live.apply(slot(0), fence, next, &VIEWS, &vec![batch].into())
+            live.apply(state_id(0), checkpoint, next, &VIEWS, &vec![batch].into())
                 .await?,
             Ok(())
         );
-        fence.next_offset += ROWS;
+        checkpoint.next_offset += ROWS;
     }
     let all = DeltaQuery {
         group: 3_i64.to_be_bytes().to_vec(),
@@ -275,26 +300,26 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
 /// counted once.
 pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 15;
-    healed(&*one.live, 0).await?;
+    rebuild(&*one.live, 0).await?;
     let work = async |live: &dyn LiveWrite| -> Result<i64> {
         let mut wins = 0;
-        let mut fence = Checkpoint {
+        let mut checkpoint = Checkpoint {
             generation: 1,
             next_offset: 0,
             epoch: 1,
         };
-        while fence.next_offset < STEPS {
+        while checkpoint.next_offset < STEPS {
             let one = deltas(VIEW, &[("g", "r", 1)]);
-            let next = cut(fence.next_offset + 1);
+            let next = cut(checkpoint.next_offset + 1);
             match live
-                .apply(slot(0), fence, next, &VIEWS, &vec![one].into())
+                .apply(state_id(0), checkpoint, next, &VIEWS, &vec![one].into())
                 .await?
             {
                 Ok(()) => {
                     wins += 1;
-                    fence.next_offset += 1;
+                    checkpoint.next_offset += 1;
                 }
-                Err(moved) => fence = moved.actual.expect("the slot is there"),
+                Err(moved) => checkpoint = moved.actual.expect("the state exists"),
             }
         }
         Ok(wins)
@@ -312,28 +337,31 @@ pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
 
 /// A query sees a partition state and its deltas at one moment, even while they change: the counted
 /// records are those between the state's start and its position.
-pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn reads_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
-    let mut fence = healed(&*one.live, 0).await?;
+    let mut checkpoint = rebuild(&*one.live, 0).await?;
     let write = async {
-        while fence.next_offset < STEPS {
+        while checkpoint.next_offset < STEPS {
             let rows = [("g", "a", 1), ("g", "b", 1)];
-            let next = cut(fence.next_offset + 1);
+            let next = cut(checkpoint.next_offset + 1);
             let done = one
                 .live
                 .apply(
-                    slot(0),
-                    fence,
+                    state_id(0),
+                    checkpoint,
                     next,
                     &VIEWS,
                     &vec![deltas(VIEW, &rows)].into(),
                 )
                 .await?;
             assert_eq!(done, Ok(()));
-            fence.next_offset += 1;
-            if fence.next_offset % 10 == 0 {
-                assert_eq!(one.live.end_epoch(slot(0), fence.epoch).await?, Ok(next));
-                fence.epoch += 1;
+            checkpoint.next_offset += 1;
+            if checkpoint.next_offset % 10 == 0 {
+                assert_eq!(
+                    one.live.end_epoch(state_id(0), checkpoint.epoch).await?,
+                    Ok(next)
+                );
+                checkpoint.epoch += 1;
             }
         }
         Ok(())
@@ -344,7 +372,7 @@ pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
             let answer = other.live.read_deltas(Source::Plays, 1, &[all]).await?;
             let position = answer.partition_states[0]
                 .as_ref()
-                .expect("the slot is there")
+                .expect("the state exists")
                 .position;
             let sum: i64 = answer.deltas[0].counts.values().iter().sum();
             assert_eq!(sum, 2 * position.next_offset);
@@ -358,87 +386,96 @@ pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
 }
 
 /// Garbage is deleted in steps, never readable rows, and in the end completely.
-pub async fn garbage_goes(ports: &Stores) -> Result<()> {
+pub async fn garbage_is_collected(ports: &Stores) -> Result<()> {
     // So large that a store keeps each row separately and counts it as one delta.
     const ALONE: i64 = 1 << 40;
     let live = &*ports.live;
-    let mut fence = healed(live, 0).await?;
+    let mut checkpoint = rebuild(live, 0).await?;
     for epoch in 1..=3 {
         let count = epoch * ALONE;
         let rows = [("g", "a", count), ("g", "b", count), ("h", "a", count)];
         let next = cut(epoch);
         let one = deltas(VIEW, &rows);
         assert_eq!(
-            live.apply(slot(0), fence, next, &VIEWS, &vec![one].into())
+            live.apply(state_id(0), checkpoint, next, &VIEWS, &vec![one].into())
                 .await?,
             Ok(())
         );
-        assert_eq!(live.end_epoch(slot(0), fence.epoch).await?, Ok(next));
-        fence = Checkpoint {
+        assert_eq!(
+            live.end_epoch(state_id(0), checkpoint.epoch).await?,
+            Ok(next)
+        );
+        checkpoint = Checkpoint {
             next_offset: epoch,
-            epoch: fence.epoch + 1,
-            ..fence
+            epoch: checkpoint.epoch + 1,
+            ..checkpoint
         };
     }
     assert_eq!(
-        live.collect_garbage(slot(0), 100).await?,
+        live.collect_garbage(state_id(0), 100).await?,
         0,
         "everything is still kept"
     );
-    assert!(live.prune_through(slot(0), 2, cut(2)).await?);
+    assert!(live.prune_through(state_id(0), 2, cut(2)).await?);
     let all = query("g", &[("", None)], None);
     let answer = live.read_deltas(Source::Plays, 1, &[all]).await?;
     let count = 3 * ALONE;
     let kept = [(0, 3, "a".to_owned(), count), (0, 3, "b".to_owned(), count)];
     assert_eq!(found(&answer.deltas[0]), kept);
-    assert_eq!(live.collect_garbage(slot(0), 4).await?, 4);
-    assert_eq!(live.collect_garbage(slot(0), 100).await?, 2);
-    assert_eq!(live.collect_garbage(slot(0), 100).await?, 0);
+    assert_eq!(live.collect_garbage(state_id(0), 4).await?, 4);
+    assert_eq!(live.collect_garbage(state_id(0), 100).await?, 2);
+    assert_eq!(live.collect_garbage(state_id(0), 100).await?, 0);
     let answer = live
         .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
     assert_eq!(found(&answer.deltas[0]), kept);
-    let anew = live.rebuild(slot(0), Some(fence), &life(3, 3, 0)).await?;
-    assert_eq!(anew, Ok(()));
+    let outcome = live
+        .rebuild(state_id(0), Some(checkpoint), &new_generation(3, 3, 0))
+        .await?;
+    assert_eq!(outcome, Ok(()));
     assert_eq!(
-        live.collect_garbage(slot(0), 100).await?,
+        live.collect_garbage(state_id(0), 100).await?,
         3,
-        "an old life is garbage"
+        "an old generation is garbage"
     );
     Ok(())
 }
 
 /// A partition state keeps the newest epoch with a misrouted record until it is rebuilt.
-pub async fn strays_are_remembered(stores: &Stores) -> Result<()> {
+pub async fn misrouted_records_are_remembered(stores: &Stores) -> Result<()> {
     let live = &*stores.live;
-    let mut fence = healed(live, 0).await?;
-    for (next, strays, remembered) in [(3, false, None), (5, true, Some(1)), (8, false, Some(1))] {
+    let mut checkpoint = rebuild(live, 0).await?;
+    for (next, has_misrouted, remembered) in
+        [(3, false, None), (5, true, Some(1)), (8, false, Some(1))]
+    {
         let changes = Changes {
-            has_misrouted: strays,
+            has_misrouted,
             ..Changes::default()
         };
         let done = live
-            .apply(slot(0), fence, cut(next), &VIEWS, &changes)
+            .apply(state_id(0), checkpoint, cut(next), &VIEWS, &changes)
             .await?;
         assert_eq!(done, Ok(()));
-        fence.next_offset = next;
-        let slots = live
+        checkpoint.next_offset = next;
+        let states = live
             .read_deltas(Source::Plays, 1, &[])
             .await?
             .partition_states;
-        let found = slots[0]
+        let found = states[0]
             .as_ref()
-            .map(|slot| (slot.checkpoint(), slot.misrouted_epoch));
-        assert_eq!(found, Some((fence, remembered)));
+            .map(|state| (state.checkpoint(), state.misrouted_epoch));
+        assert_eq!(found, Some((checkpoint, remembered)));
     }
-    let done = live.rebuild(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    let done = live
+        .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 9))
+        .await?;
     assert_eq!(done, Ok(()));
-    let slots = live
+    let states = live
         .read_deltas(Source::Plays, 1, &[])
         .await?
         .partition_states;
     assert_eq!(
-        slots[0].as_ref().and_then(|slot| slot.misrouted_epoch),
+        states[0].as_ref().and_then(|state| state.misrouted_epoch),
         None
     );
     Ok(())

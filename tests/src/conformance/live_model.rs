@@ -14,7 +14,7 @@ use schemas::seam::{
 use stores::Result;
 use stores::live::{DeltaQuery, Deltas, LiveWrite, PartitionId};
 
-use super::{OTHER_VIEW, VIEW, binary, bytes, slot};
+use super::{OTHER_VIEW, VIEW, binary, bytes, state_id};
 
 /// Number of epoch bounds that are kept after pruning.
 const KEEP_BOUNDS: u64 = 8;
@@ -30,18 +30,18 @@ pub enum Call {
         records: i64,
         /// View (first or second), group, row and delta.
         deltas: Vec<(bool, u8, u8, i64)>,
-        /// Whether the worker maintains the second view.
+        /// True if the worker maintains the second view.
         both_views: bool,
     },
     /// Closes the epoch at a recorded cut.
-    Impose(Belief),
+    CloseEpoch(Belief),
     /// Ends the epoch this many before the current one; 0 is the current one.
-    Roll(u64),
+    EndEpoch(u64),
     /// Rebuilds the state in a new generation.
-    Heal(Belief, Generation),
+    Rebuild(Belief, Generation),
     /// Prunes epochs up to the one this many before the current one, with the right cut or a wrong
     /// one.
-    Drop(u64, bool),
+    Prune(u64, bool),
     /// Deletes at most this many garbage deltas.
     Collect(usize),
 }
@@ -78,15 +78,15 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
         });
     let call = prop_oneof![
         8 => apply,
-        1 => belief().prop_map(Call::Impose),
-        3 => (0..4_u64).prop_map(Call::Roll),
-        1 => (belief(), 0..5_u64).prop_map(|(belief, hint)| Call::Heal(belief, hint)),
-        2 => (0..4_u64, any::<bool>()).prop_map(|(back, right)| Call::Drop(back, right)),
+        1 => belief().prop_map(Call::CloseEpoch),
+        3 => (0..4_u64).prop_map(Call::EndEpoch),
+        1 => (belief(), 0..5_u64).prop_map(|(belief, hint)| Call::Rebuild(belief, hint)),
+        2 => (0..4_u64, any::<bool>()).prop_map(|(back, right)| Call::Prune(back, right)),
         1 => (0..20_usize).prop_map(Call::Collect),
     ];
     proptest::collection::vec(call, 1..40).prop_map(|mut calls| {
         // Most histories begin with a partition state.
-        calls.insert(0, Call::Heal(Belief::Right, 7));
+        calls.insert(0, Call::Rebuild(Belief::Right, 7));
         calls
     })
 }
@@ -96,18 +96,18 @@ type PartKey = (Generation, Epoch, &'static str, Vec<u8>, Vec<u8>);
 /// The expected contents of a store for one partition state.
 #[derive(Debug, Default)]
 struct Model {
-    slot: Option<PartitionState>,
+    state: Option<PartitionState>,
     parts: BTreeMap<PartKey, i64>,
 }
 
 impl Model {
     /// Returns the epoch that is being filled.
     fn present(&self) -> Epoch {
-        self.slot.as_ref().map_or(1, |slot| slot.epoch)
+        self.state.as_ref().map_or(1, |state| state.epoch)
     }
 
-    fn fence(&self, belief: Belief) -> Checkpoint {
-        let truth = self.slot.as_ref().map_or(
+    fn checkpoint(&self, belief: Belief) -> Checkpoint {
+        let truth = self.state.as_ref().map_or(
             Checkpoint {
                 generation: 3,
                 next_offset: 5,
@@ -132,11 +132,15 @@ impl Model {
         }
     }
 
-    fn add(&mut self, fence: Checkpoint, deltas: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) {
+    fn add(
+        &mut self,
+        checkpoint: Checkpoint,
+        deltas: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>,
+    ) {
         for ((view, group, row), delta) in deltas {
             let key = (
-                fence.generation,
-                fence.epoch,
+                checkpoint.generation,
+                checkpoint.epoch,
                 *view,
                 group.clone(),
                 row.clone(),
@@ -147,13 +151,16 @@ impl Model {
 
     /// Returns the deltas of a view and group that a query may see.
     fn visible(&self, view: &str, group: &[u8]) -> Vec<(Epoch, Vec<u8>, i64)> {
-        let Some(slot) = &self.slot else {
+        let Some(state) = &self.state else {
             return Vec::new();
         };
         self.parts
             .iter()
             .filter(|((generation, epoch, v, g, _), _)| {
-                *generation == slot.generation && *epoch >= slot.oldest && *v == view && g == group
+                *generation == state.generation
+                    && *epoch >= state.oldest
+                    && *v == view
+                    && g == group
             })
             .map(|((_, epoch, _, _, row), count)| (*epoch, row.clone(), *count))
             .collect()
@@ -177,39 +184,39 @@ pub async fn follows_the_model(live: &dyn LiveWrite, partition: u32, calls: &[Ca
 }
 
 async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Call) -> Result<()> {
-    let id = slot(partition);
+    let id = state_id(partition);
     let present = model.present();
     match call {
         Call::Apply { .. } => apply(live, id, model, call).await?,
-        Call::Impose(belief) => {
-            let believed = model.fence(*belief);
-            let expected = match &mut model.slot {
+        Call::CloseEpoch(belief) => {
+            let believed = model.checkpoint(*belief);
+            let expected = match &mut model.state {
                 None => Err(CheckpointMismatch { actual: None }),
-                Some(slot) => slot.close_epoch(&believed),
+                Some(state) => state.close_epoch(&believed),
             };
             assert_eq!(live.close_epoch(id, believed).await?, expected, "{call:?}");
         }
-        Call::Roll(back) => {
+        Call::EndEpoch(back) => {
             let epoch = present.saturating_sub(*back);
-            let expected = match &mut model.slot {
+            let expected = match &mut model.state {
                 None => Err(EndEpochError::Missing),
-                Some(slot) => slot.end_epoch(epoch),
+                Some(state) => state.end_epoch(epoch),
             };
             assert_eq!(live.end_epoch(id, epoch).await?, expected, "{call:?}");
         }
-        Call::Heal(belief, hint) => heal(live, id, model, *belief, *hint).await?,
-        Call::Drop(back, right) => {
+        Call::Rebuild(belief, hint) => rebuild(live, id, model, *belief, *hint).await?,
+        Call::Prune(back, right) => {
             let epoch = present.saturating_sub(*back);
             let bound = model
-                .slot
+                .state
                 .as_ref()
-                .and_then(|slot| slot.bounds.get(&epoch).copied());
+                .and_then(|state| state.bounds.get(&epoch).copied());
             let mut cut = bound.unwrap_or_else(Cut::start);
             cut.next_offset += i64::from(!*right);
             let expected = model
-                .slot
+                .state
                 .as_mut()
-                .is_some_and(|slot| slot.prune_through(epoch, cut, KEEP_BOUNDS));
+                .is_some_and(|state| state.prune_through(epoch, cut, KEEP_BOUNDS));
             assert_eq!(
                 live.prune_through(id, epoch, cut).await?,
                 expected,
@@ -239,7 +246,7 @@ async fn apply(
     else {
         return Ok(());
     };
-    let believed = model.fence(*belief);
+    let believed = model.checkpoint(*belief);
     let next = Cut {
         next_offset: believed.next_offset + records,
         last: Some(LastRecord {
@@ -262,21 +269,21 @@ async fn apply(
         };
         *sums.entry((view, vec![*group], vec![0, *row])).or_default() += delta;
     }
-    let expected = match &mut model.slot {
+    let expected = match &mut model.state {
         None => Err(CheckpointMismatch { actual: None }),
-        Some(slot) => slot.apply(&believed, next, views),
+        Some(state) => state.apply(&believed, next, views),
     };
     if expected.is_ok() {
         model.add(believed, &sums);
     }
-    let told = live
+    let actual = live
         .apply(id, believed, next, views, &columns(&sums).into())
         .await?;
-    assert_eq!(told, expected, "{call:?}");
+    assert_eq!(actual, expected, "{call:?}");
     Ok(())
 }
 
-async fn heal(
+async fn rebuild(
     live: &dyn LiveWrite,
     id: PartitionId,
     model: &mut Model,
@@ -284,25 +291,25 @@ async fn heal(
     hint: Generation,
 ) -> Result<()> {
     let present = model.present();
-    let seen = match (belief, &model.slot) {
-        (Belief::Right, slot) => slot.as_ref().map(PartitionState::checkpoint),
+    let seen = match (belief, &model.state) {
+        (Belief::Right, state) => state.as_ref().map(PartitionState::checkpoint),
         (Belief::Wrong(0), Some(_)) => None,
-        (belief, _) => Some(model.fence(belief)),
+        (belief, _) => Some(model.checkpoint(belief)),
     };
     let cut = Cut {
         next_offset: 3 * i64::try_from(hint).unwrap_or(0),
         last: None,
     };
-    let life = GenerationStart {
+    let generation_start = GenerationStart {
         newest: present / 2,
         cut,
         log_end: 20,
         generation_min: hint,
     };
-    let healed = PartitionState::rebuild(model.slot.as_ref(), seen, &life);
-    let expected = healed.map(|healed| model.slot = Some(healed));
+    let rebuilt = PartitionState::rebuild(model.state.as_ref(), seen, &generation_start);
+    let expected = rebuilt.map(|rebuilt| model.state = Some(rebuilt));
     assert_eq!(
-        live.rebuild(id, seen, &life).await?,
+        live.rebuild(id, seen, &generation_start).await?,
         expected,
         "healing, {belief:?} {hint}"
     );
@@ -327,7 +334,7 @@ fn columns(sums: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) -> Vec<Deltas
 }
 
 async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<()> {
-    let id = slot(partition);
+    let id = state_id(partition);
     let keys: Vec<(&str, Vec<u8>)> = [VIEW, OTHER_VIEW]
         .into_iter()
         .flat_map(|v| (0..3).map(move |g| (v, vec![g])))
@@ -343,7 +350,7 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
         .collect();
     let answer = live.read_deltas(id.source, partition + 1, &queries).await?;
     assert_eq!(answer.partition_states.len(), partition as usize + 1);
-    assert_eq!(answer.partition_states[partition as usize], model.slot);
+    assert_eq!(answer.partition_states[partition as usize], model.state);
     assert_eq!(answer.deltas.len(), queries.len());
     for ((view, group), parts) in keys.iter().zip(&answer.deltas) {
         let rows = bytes(&parts.rows);

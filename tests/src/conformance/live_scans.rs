@@ -9,7 +9,7 @@ use stores::live::{Changes, Deltas, LiveWrite, States};
 use stores::live_scan::ScannedStates;
 use stores::{ErrorKind, Result, Stores};
 
-use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
+use super::{OTHER_VIEW, VIEW, binary, bytes, new_generation, state_id};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 const START: Checkpoint = Checkpoint {
@@ -21,7 +21,7 @@ const START: Checkpoint = Checkpoint {
 type Key = (Vec<u8>, Vec<u8>);
 /// The epoch of a state, and the state.
 type Value = (Epoch, Option<Vec<u8>>);
-type Found = BTreeMap<Key, Value>;
+type ScanResult = BTreeMap<Key, Value>;
 
 fn key(key: &str, member: &str) -> Key {
     (key.into(), member.into())
@@ -61,17 +61,22 @@ fn deltas(view: &str, rows: &[(Key, i64)]) -> Changes {
 }
 
 /// Applies changes and advances the checkpoint by one.
-async fn apply(live: &dyn LiveWrite, fence: &mut Checkpoint, changes: &Changes) -> Result<()> {
-    let next = cut(fence.next_offset + 1);
-    let done = live.apply(slot(0), *fence, next, &VIEWS, changes).await?;
+async fn apply(live: &dyn LiveWrite, checkpoint: &mut Checkpoint, changes: &Changes) -> Result<()> {
+    let next = cut(checkpoint.next_offset + 1);
+    let done = live
+        .apply(state_id(0), *checkpoint, next, &VIEWS, changes)
+        .await?;
     assert_eq!(done, Ok(()));
-    fence.next_offset += 1;
+    checkpoint.next_offset += 1;
     Ok(())
 }
 
-async fn roll(live: &dyn LiveWrite, fence: &mut Checkpoint) -> Result<Cut> {
-    let cut = live.end_epoch(slot(0), fence.epoch).await?.expect("an end");
-    fence.epoch += 1;
+async fn end_epoch(live: &dyn LiveWrite, checkpoint: &mut Checkpoint) -> Result<Cut> {
+    let cut = live
+        .end_epoch(state_id(0), checkpoint.epoch)
+        .await?
+        .expect("an end");
+    checkpoint.epoch += 1;
     Ok(cut)
 }
 
@@ -81,7 +86,7 @@ fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, Value)> {
     let keys = bytes(&states.keys).into_iter().zip(bytes(&states.members));
     let keys: Vec<Key> = keys.collect();
     assert!(keys.is_sorted(), "{keys:?}");
-    assert!(keys.len() <= limit, "no more than asked for");
+    assert!(keys.len() <= limit, "at most the limit");
     assert_eq!(
         (page.epochs.len(), states.states.len()),
         (keys.len(), keys.len())
@@ -98,16 +103,19 @@ async fn scan(
     live: &dyn LiveWrite,
     epochs: (Epoch, Epoch),
     limit: usize,
-    fence: Option<Checkpoint>,
-) -> Result<Found> {
-    let mut found = Found::new();
+    checkpoint: Option<Checkpoint>,
+) -> Result<ScanResult> {
+    let mut found = ScanResult::new();
     let mut after: Option<Key> = None;
     loop {
         let at = after.clone();
         let page = live
-            .scan_states(slot(0), VIEW, epochs, after, limit)
+            .scan_states(state_id(0), VIEW, epochs, after, limit)
             .await?;
-        assert_eq!(page.state.as_ref().map(|slot| slot.checkpoint()), fence);
+        assert_eq!(
+            page.state.as_ref().map(|state| state.checkpoint()),
+            checkpoint
+        );
         assert_eq!(page.states.view, VIEW);
         for (key, value) in rows_of(&page, limit) {
             assert!(
@@ -115,7 +123,7 @@ async fn scan(
                 "{key:?} after {at:?}"
             );
             let twice = found.insert(key, value);
-            assert_eq!(twice, None, "no member comes twice");
+            assert_eq!(twice, None, "no member is returned twice");
         }
         after = page.next;
         if after.is_none() {
@@ -126,13 +134,24 @@ async fn scan(
 
 /// A scan returns the newest state of each member within the epochs, with its epoch. It skips
 /// states of other views, pruned epochs and earlier generations.
-pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
+pub async fn the_newest_states_are_scanned_in_order(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let all = (0, Epoch::MAX);
-    assert_eq!(scan(live, all, 9, None).await?, Found::new(), "no slot");
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
-    let mut fence = START;
-    assert_eq!(scan(live, all, 9, Some(fence)).await?, Found::new());
+    assert_eq!(
+        scan(live, all, 9, None).await?,
+        ScanResult::new(),
+        "no state"
+    );
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
+    let mut checkpoint = START;
+    assert_eq!(
+        scan(live, all, 9, Some(checkpoint)).await?,
+        ScanResult::new()
+    );
     let first = [
         (key("k", ""), Some("k1")),
         (key("k", "a"), Some("ka1")),
@@ -141,16 +160,16 @@ pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
         (key("k0", "\u{ff}"), Some("k0")),
         (key("\u{0}", "a"), Some("zero")),
     ];
-    apply(live, &mut fence, &states(VIEW, &first)).await?;
-    apply(live, &mut fence, &states(OTHER_VIEW, &first[..2])).await?;
-    let end = roll(live, &mut fence).await?;
+    apply(live, &mut checkpoint, &states(VIEW, &first)).await?;
+    apply(live, &mut checkpoint, &states(OTHER_VIEW, &first[..2])).await?;
+    let end = end_epoch(live, &mut checkpoint).await?;
     let second = [
         (key("k", "a"), None),
         (key("k", "c"), Some("kc2")),
         (key("l", "a"), Some("la2")),
     ];
-    apply(live, &mut fence, &states(VIEW, &second)).await?;
-    let of = |epoch: Epoch, rows: &[(Key, Option<&str>)]| -> Found {
+    apply(live, &mut checkpoint, &states(VIEW, &second)).await?;
+    let of = |epoch: Epoch, rows: &[(Key, Option<&str>)]| -> ScanResult {
         let value = |state: &Option<&str>| (epoch, state.map(|state| state.as_bytes().to_vec()));
         rows.iter()
             .map(|(key, state)| (key.clone(), value(state)))
@@ -159,40 +178,49 @@ pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
     let mut newest = of(1, &first);
     newest.extend(of(2, &second));
     for limit in [1, 2, 3, 100] {
-        let found = scan(live, all, limit, Some(fence)).await?;
+        let found = scan(live, all, limit, Some(checkpoint)).await?;
         assert_eq!(found, newest, "pages of {limit}");
-        let found = scan(live, (1, 1), limit, Some(fence)).await?;
+        let found = scan(live, (1, 1), limit, Some(checkpoint)).await?;
         assert_eq!(found, of(1, &first), "pages of {limit}");
-        let found = scan(live, (2, 7), limit, Some(fence)).await?;
+        let found = scan(live, (2, 7), limit, Some(checkpoint)).await?;
         assert_eq!(found, of(2, &second), "pages of {limit}");
     }
-    assert_eq!(scan(live, (3, 9), 9, Some(fence)).await?, Found::new());
-    assert!(live.prune_through(slot(0), 1, end).await?);
-    assert_eq!(scan(live, all, 2, Some(fence)).await?, of(2, &second));
-    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 9)).await?;
-    assert_eq!(healed, Ok(()));
-    let anew = Checkpoint {
+    assert_eq!(
+        scan(live, (3, 9), 9, Some(checkpoint)).await?,
+        ScanResult::new()
+    );
+    assert!(live.prune_through(state_id(0), 1, end).await?);
+    assert_eq!(scan(live, all, 2, Some(checkpoint)).await?, of(2, &second));
+    let outcome = live
+        .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 9))
+        .await?;
+    assert_eq!(outcome, Ok(()));
+    let rebuilt = Checkpoint {
         generation: 9,
         ..START
     };
-    assert_eq!(scan(live, all, 2, Some(anew)).await?, Found::new());
+    assert_eq!(scan(live, all, 2, Some(rebuilt)).await?, ScanResult::new());
     Ok(())
 }
 
 /// The checkpoint of a page shows changes since the previous page.
-pub async fn pages_come_with_the_fence(ports: &Stores) -> Result<()> {
+pub async fn pages_carry_their_checkpoint(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let all = (0, Epoch::MAX);
-    let missing = live.scan_deltas(slot(0), VIEW, all, None, 1).await?;
+    let missing = live.scan_deltas(state_id(0), VIEW, all, None, 1).await?;
     assert!(missing.state.is_none() && missing.next.is_none());
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
-    let mut fence = START;
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
+    let mut checkpoint = START;
     let counted = [(key("g", "a"), 1), (key("g", "b"), 2), (key("h", "a"), 3)];
-    apply(live, &mut fence, &deltas(VIEW, &counted)).await?;
+    apply(live, &mut checkpoint, &deltas(VIEW, &counted)).await?;
     let (mut after, mut found) = (None, Vec::new());
     loop {
-        let page = live.scan_deltas(slot(0), VIEW, all, after, 1).await?;
-        assert_eq!(page.state.map(|slot| slot.checkpoint()), Some(fence));
+        let page = live.scan_deltas(state_id(0), VIEW, all, after, 1).await?;
+        assert_eq!(page.state.map(|state| state.checkpoint()), Some(checkpoint));
         let keys = bytes(&page.deltas.groups)
             .into_iter()
             .zip(bytes(&page.deltas.rows));
@@ -202,11 +230,11 @@ pub async fn pages_come_with_the_fence(ports: &Stores) -> Result<()> {
             break;
         }
         if found.len() == 2 {
-            roll(live, &mut fence).await?;
+            end_epoch(live, &mut checkpoint).await?;
         }
-        apply(live, &mut fence, &deltas(VIEW, &counted)).await?;
+        apply(live, &mut checkpoint, &deltas(VIEW, &counted)).await?;
     }
-    assert_eq!(fence.epoch, 2);
+    assert_eq!(checkpoint.epoch, 2);
     let keys: Vec<&Key> = found.iter().map(|(key, _)| key).collect();
     assert_eq!(keys, counted.iter().map(|(key, _)| key).collect::<Vec<_>>());
     // Each page has its own checkpoint.
@@ -221,26 +249,35 @@ pub async fn pages_come_with_the_fence(ports: &Stores) -> Result<()> {
 pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
     const MEMBERS: usize = 23_000;
     let live = &*ports.live;
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
-    let mut fence = START;
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
+    let mut checkpoint = START;
     let name = |n: usize| key("large", &format!("{n:05}"));
     let around = [
         (key("a", "1"), Some("before")),
         (key("z", "1"), Some("behind")),
     ];
-    apply(live, &mut fence, &states(VIEW, &around)).await?;
+    apply(live, &mut checkpoint, &states(VIEW, &around)).await?;
     for step in [1, 2] {
         let all: Vec<usize> = (0..MEMBERS).step_by(step).collect();
         for some in all.chunks(8_000) {
             let rows = some.iter().map(|n| (name(*n), Some("state")));
-            apply(live, &mut fence, &states(VIEW, &rows.collect::<Vec<_>>())).await?;
+            apply(
+                live,
+                &mut checkpoint,
+                &states(VIEW, &rows.collect::<Vec<_>>()),
+            )
+            .await?;
         }
-        roll(live, &mut fence).await?;
+        end_epoch(live, &mut checkpoint).await?;
     }
     let (mut after, mut found) = (None, 0_usize);
     loop {
         let page = live
-            .scan_states(slot(0), VIEW, (1, 2), after, 9_000)
+            .scan_states(state_id(0), VIEW, (1, 2), after, 9_000)
             .await?;
         for ((key, member), (epoch, _)) in rows_of(&page, 9_000) {
             let number = found.checked_sub(1).filter(|n| *n < MEMBERS);
@@ -258,30 +295,34 @@ pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
             break;
         }
         let more = [(name(0), Some("later")), (name(found), Some("later"))];
-        apply(live, &mut fence, &states(VIEW, &more)).await?;
+        apply(live, &mut checkpoint, &states(VIEW, &more)).await?;
     }
     assert_eq!(found, MEMBERS + 2);
     Ok(())
 }
 
 /// A page and its checkpoint are from one moment, despite concurrent writes.
-pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
     let live = &*one.live;
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
     let write = async {
-        let mut fence = START;
-        while fence.next_offset < STEPS {
-            let state = (fence.next_offset + 1).to_string();
+        let mut checkpoint = START;
+        while checkpoint.next_offset < STEPS {
+            let state = (checkpoint.next_offset + 1).to_string();
             let both = [
                 (key("k", "a"), Some(&*state)),
                 (key("l", "b"), Some(&*state)),
             ];
             let mut changes = states(OTHER_VIEW, &both);
             changes.deltas = deltas(VIEW, &[(key("g", "a"), 1), (key("h", "b"), 1)]).deltas;
-            apply(live, &mut fence, &changes).await?;
-            if fence.next_offset % 10 == 0 {
-                roll(live, &mut fence).await?;
+            apply(live, &mut checkpoint, &changes).await?;
+            if checkpoint.next_offset % 10 == 0 {
+                end_epoch(live, &mut checkpoint).await?;
             }
         }
         Ok(())
@@ -290,9 +331,9 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
         loop {
             let page = other
                 .live
-                .scan_states(slot(0), OTHER_VIEW, (0, 99), None, 9);
+                .scan_states(state_id(0), OTHER_VIEW, (0, 99), None, 9);
             let page = page.await?;
-            let offset = page.state.as_ref().expect("a slot").position.next_offset;
+            let offset = page.state.as_ref().expect("a state").position.next_offset;
             let expected = if offset == 0 {
                 vec![]
             } else {
@@ -307,9 +348,9 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
             assert_eq!(found, expected);
             let page = other
                 .live
-                .scan_deltas(slot(0), VIEW, (0, 99), None, 9)
+                .scan_deltas(state_id(0), VIEW, (0, 99), None, 9)
                 .await?;
-            let offset = page.state.as_ref().expect("a slot").position.next_offset;
+            let offset = page.state.as_ref().expect("a state").position.next_offset;
             assert!(
                 page.deltas
                     .counts
@@ -334,21 +375,25 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
 
 /// A page of a key that takes several reads is from the moment of its checkpoint, or fails during
 /// concurrent writes.
-pub async fn large_keys_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn large_key_pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
     const MEMBERS: usize = 12_000;
     const STEPS: i64 = 200;
     let live = &*one.live;
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
-    let mut fence = START;
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
+    let mut checkpoint = START;
     let name = |n: usize| key("large", &format!("{n:05}"));
     let all: Vec<_> = (0..MEMBERS).map(|n| (name(n), Some("0"))).collect();
-    apply(live, &mut fence, &states(VIEW, &all)).await?;
+    apply(live, &mut checkpoint, &states(VIEW, &all)).await?;
     let write = async {
-        while fence.next_offset < STEPS {
-            let state = (fence.next_offset + 1).to_string();
+        while checkpoint.next_offset < STEPS {
+            let state = (checkpoint.next_offset + 1).to_string();
             let both = [3, 4_321].map(|n| (name(n), Some(&*state)));
-            apply(live, &mut fence, &states(VIEW, &both)).await?;
-            if fence.next_offset % 20 == 0 {
+            apply(live, &mut checkpoint, &states(VIEW, &both)).await?;
+            if checkpoint.next_offset % 20 == 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(150)).await;
             }
         }
@@ -356,12 +401,14 @@ pub async fn large_keys_show_one_moment(one: &Stores, other: &Stores) -> Result<
     };
     let read = async {
         loop {
-            let page = other.live.scan_states(slot(0), VIEW, (1, 1), None, 5_000);
+            let page = other
+                .live
+                .scan_states(state_id(0), VIEW, (1, 1), None, 5_000);
             let page = match page.await {
                 Err(error) if error.kind() == ErrorKind::Retry => continue,
                 page => page?,
             };
-            let offset = page.state.as_ref().expect("a slot").position.next_offset;
+            let offset = page.state.as_ref().expect("a state").position.next_offset;
             let state = if offset == 1 { 0 } else { offset };
             let changed = [3, 4_321].map(|n| page.states.state(n));
             assert_eq!(changed, [Some(state.to_string().as_bytes()); 2]);

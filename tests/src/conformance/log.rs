@@ -35,7 +35,7 @@ async fn read_all(log: &dyn LogRead, partition: u32, limit: FetchLimit) -> Resul
     loop {
         let fetched = log.fetch(TOPIC, partition, from, limit).await?;
         if fetched.next_offset == from {
-            assert!(fetched.records.is_empty(), "what is brought is passed");
+            assert!(fetched.records.is_empty(), "the next offset advances");
             assert_eq!(fetched.end, from, "nothing is passed only at the end");
             return Ok(all);
         }
@@ -55,7 +55,7 @@ fn values(pieces: &[Records]) -> Vec<Vec<u8>> {
 
 /// Appended records are returned: keys and values in order, with increasing offsets that begin at
 /// the returned offset, separately for each partition.
-pub async fn records_come_back(ports: &Stores) -> Result<()> {
+pub async fn records_round_trip(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 3).await?;
     let groups = [numbered(2, "a", 100), numbered(0, "b", 1)];
     let first = ports.log.append(TOPIC, &groups, 1000).await?;
@@ -67,13 +67,13 @@ pub async fn records_come_back(ports: &Stores) -> Result<()> {
         .into_iter()
         .flat_map(bytes)
         .collect();
-    assert_eq!(values(&pieces), expected, "values come back in their order");
+    assert_eq!(values(&pieces), expected, "values are returned in order");
     let keys: Vec<Vec<u8>> = pieces.iter().flat_map(|piece| bytes(&piece.keys)).collect();
     let expected: Vec<Vec<u8>> = (0..100)
         .chain(0..50)
         .map(|number: i32| number.to_string().into_bytes())
         .collect();
-    assert_eq!(keys, expected, "keys come back in their order");
+    assert_eq!(keys, expected, "keys are returned in order");
     let offsets = offsets(&pieces);
     assert!(offsets.is_sorted_by(|a, b| a < b), "offsets rise");
     assert_eq!(
@@ -94,7 +94,7 @@ pub async fn records_come_back(ports: &Stores) -> Result<()> {
 
 /// Several groups for one partition are appended in order. An empty group gets the offset that its
 /// first record would have. An append without groups does nothing.
-pub async fn groups_follow_each_other(ports: &Stores) -> Result<()> {
+pub async fn groups_are_appended_in_order(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 1).await?;
     let groups = [
         numbered(0, "a", 2),
@@ -125,7 +125,7 @@ fn times(pieces: &[Records]) -> Vec<i64> {
 }
 
 /// Timestamps in a partition never decrease, even if the writer's clock goes back.
-pub async fn times_never_fall(ports: &Stores) -> Result<()> {
+pub async fn timestamps_never_decrease(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     for (now_ms, partition) in [(5000, 0), (3000, 0), (3000, 1), (6000, 0)] {
         let group = numbered(partition, "at", 2);
@@ -141,7 +141,7 @@ pub async fn times_never_fall(ports: &Stores) -> Result<()> {
 
 /// A log without its own clock stamps records with the given time, or with the previous record's
 /// time if that is later. Partitions are independent.
-pub async fn times_are_those_given(ports: &Stores) -> Result<()> {
+pub async fn timestamps_come_from_the_caller(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     for (now_ms, partition) in [(5000, 0), (3000, 0), (3000, 1), (6000, 0)] {
         let group = numbered(partition, "at", 2);
@@ -156,7 +156,7 @@ pub async fn times_are_those_given(ports: &Stores) -> Result<()> {
 
 /// A fetch returns at most the limit and at least one record, from any offset, and consecutive
 /// fetches return everything once.
-pub async fn fetch_keeps_its_limits(ports: &Stores) -> Result<()> {
+pub async fn fetches_respect_limits(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 1).await?;
     for (prefix, count) in [("a", 7), ("bb", 1), ("ccc", 30), ("d", 2)] {
         ports
@@ -213,7 +213,7 @@ pub async fn fetch_keeps_its_limits(ports: &Stores) -> Result<()> {
 }
 
 /// An offset outside the log is an error and never skipped; the end is no error.
-pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
+pub async fn out_of_range_offsets_fail(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     ports.log.append(TOPIC, &[numbered(0, "a", 5)], 1).await?;
     let spans = ports.log.spans(TOPIC).await?;
@@ -226,7 +226,7 @@ pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
             let error = fetched.expect_err("there is no such offset");
             assert_eq!(error.kind(), ErrorKind::Reject);
             assert!(
-                matches!(error, Error::OffsetOutOfRange { requested: told, .. } if told == asked),
+                matches!(error, Error::OffsetOutOfRange { requested, .. } if requested == asked),
                 "{error}"
             );
         }
@@ -303,7 +303,7 @@ pub async fn records_are_deleted_from_the_beginning(ports: &Stores) -> Result<()
 }
 
 /// A timestamp resolves to the first record that was appended then or later.
-pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
+pub async fn timestamps_resolve_to_offsets(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;
     for now_ms in [1000, 2000, 2000, 4000] {
         let group = numbered(0, "at", 3);
@@ -330,7 +330,7 @@ pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
 }
 
 /// A log is identified by any record that was read from it while it grows, and by no other record.
-pub async fn logs_are_recognised(ports: &Stores) -> Result<()> {
+pub async fn log_identity_is_verified(ports: &Stores) -> Result<()> {
     let log = &*ports.log;
     log.ensure_topic(TOPIC, 2).await?;
     let mut known = LogIdentityVerifier::default();
@@ -364,7 +364,7 @@ pub async fn logs_are_recognised(ports: &Stores) -> Result<()> {
 }
 
 /// A topic keeps the number of partitions that it was created with; topics are independent.
-pub async fn topics_stay_as_they_are(ports: &Stores) -> Result<()> {
+pub async fn topics_keep_their_partitions(ports: &Stores) -> Result<()> {
     assert!(
         ports.log.spans(TOPIC).await?.is_empty(),
         "there is no such topic yet"
@@ -394,7 +394,7 @@ pub async fn topics_stay_as_they_are(ports: &Stores) -> Result<()> {
 /// An append with an invalid record is refused, and writes nothing.
 pub async fn a_refused_append_writes_nothing(ports: &Stores) -> Result<()> {
     let missing = ports.log.append(TOPIC, &[numbered(0, "a", 1)], 1).await;
-    assert!(missing.is_err(), "there is no such topic");
+    assert!(missing.is_err(), "the topic does not exist");
     ports.log.ensure_topic(TOPIC, 2).await?;
     let groups = [numbered(0, "a", 1), numbered(2, "b", 1)];
     let refused = ports.log.append(TOPIC, &groups, 1).await;
@@ -417,7 +417,7 @@ pub async fn a_refused_append_writes_nothing(ports: &Stores) -> Result<()> {
 }
 
 /// Many records, large ones, empty ones and arbitrary bytes are returned unchanged.
-pub async fn sizes_do_not_matter(ports: &Stores) -> Result<()> {
+pub async fn records_of_any_size_are_returned(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 1).await?;
     let large = vec![7; 5 << 20];
     let odd: Vec<Vec<u8>> = vec![Vec::new(), large, (0..=255).collect(), Vec::new(), vec![0]];
@@ -452,7 +452,7 @@ pub async fn sizes_do_not_matter(ports: &Stores) -> Result<()> {
 
 /// Concurrent appends of two processes are all stored: each in order and from its returned offset,
 /// possibly interleaved.
-pub async fn appends_do_not_mix(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn concurrent_appends_stay_in_order(one: &Stores, other: &Stores) -> Result<()> {
     const ROUNDS: usize = 20;
     one.log.ensure_topic(TOPIC, 2).await?;
     let append = async |ports: &Stores, name: &str| -> Result<Vec<(Offset, String)>> {
@@ -476,13 +476,16 @@ pub async fn appends_do_not_mix(one: &Stores, other: &Stores) -> Result<()> {
     let offsets = offsets(&pieces);
     assert_eq!(found.len(), 3 * 3 * ROUNDS);
     for (first, prefix) in firsts {
-        let index = offsets.binary_search(&first).expect("the offset is there");
+        let index = offsets.binary_search(&first).expect("the offset exists");
         let expected: Vec<Vec<u8>> = (0..3)
             .map(|n| format!("{prefix} {n}").into_bytes())
             .collect();
-        assert_eq!(found[index], expected[0], "it begins where it said");
+        assert_eq!(
+            found[index], expected[0],
+            "it begins at the returned offset"
+        );
         let mine = found.iter().filter(|value| expected.contains(value));
-        assert!(mine.eq(&expected), "in its order, and once");
+        assert!(mine.eq(&expected), "in order, and once");
     }
     assert_eq!(
         values(&read_all(&*other.log, 1, EVERYTHING).await?).len(),

@@ -6,20 +6,19 @@
 
 pub mod achievements;
 pub mod archive;
-pub mod canon;
-pub mod canon_admin;
-pub mod canon_aged;
-pub mod canon_calls;
-pub mod canon_connect;
-pub mod canon_erase;
-pub mod canon_model;
-mod canon_model_admin;
-pub mod canon_names;
-pub mod canon_reads;
-pub mod canon_recounts;
-pub mod canon_rows;
 pub mod counts;
-pub mod editions;
+pub mod entities;
+pub mod entity_admin;
+mod entity_admin_model;
+pub mod entity_calls;
+pub mod entity_connections;
+pub mod entity_erasure;
+pub mod entity_expiry;
+pub mod entity_model;
+pub mod entity_names;
+pub mod entity_reads;
+pub mod entity_recounts;
+pub mod entity_rows;
 pub mod erasures;
 pub mod keys;
 pub mod lease;
@@ -31,6 +30,7 @@ pub mod reconciliations;
 pub mod records;
 pub mod runs;
 pub mod states;
+pub mod versions;
 pub mod view_scans;
 pub mod views;
 
@@ -47,7 +47,11 @@ pub const OTHER_VIEW: &str = "plays_track_day@2";
 
 /// Starts a new generation of a partition state at an offset of the newest complete run.
 #[must_use]
-pub const fn life(newest: Epoch, next_offset: Offset, hint: Generation) -> GenerationStart {
+pub const fn new_generation(
+    newest: Epoch,
+    next_offset: Offset,
+    hint: Generation,
+) -> GenerationStart {
     GenerationStart {
         newest,
         cut: Cut {
@@ -61,7 +65,7 @@ pub const fn life(newest: Epoch, next_offset: Offset, hint: Generation) -> Gener
 
 /// Returns the id of a partition's state.
 #[must_use]
-pub const fn slot(partition: u32) -> PartitionId {
+pub const fn state_id(partition: u32) -> PartitionId {
     PartitionId {
         source: Source::Plays,
         partition,

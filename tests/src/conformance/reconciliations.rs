@@ -36,7 +36,7 @@ async fn write(ports: &Stores, number: u64) -> Result<()> {
 }
 
 /// Records get rising numbers by source, come back newest first, and can be replaced.
-pub async fn comparisons_come_back(ports: &Stores) -> Result<()> {
+pub async fn records_are_listed_newest_first(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     assert_eq!(list(records, PLAYS, None, 10).await?, []);
     for n in 1..=5_i64 {
@@ -62,7 +62,7 @@ pub async fn comparisons_come_back(ports: &Stores) -> Result<()> {
 }
 
 /// Old ones go, the oldest first, up to the first that is younger; numbers go on.
-pub async fn old_comparisons_go(ports: &Stores) -> Result<()> {
+pub async fn old_records_expire(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     let none = count_expired(records, PLAYS, i64::MAX).await?;
     assert_eq!((none.total, none.oldest_ms, none.expired), (0, None, 0));
@@ -86,7 +86,8 @@ pub async fn old_comparisons_go(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A repeated addition is recognized, also where its number and the newest one are of different thousands.
+/// A repeated addition is recognized, also where its number and the newest one are of different
+/// thousands.
 pub async fn a_repeated_addition_gets_its_number(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     begin_at(ports, 998, 997).await?;
@@ -102,8 +103,9 @@ pub async fn a_repeated_addition_gets_its_number(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The record of a writer that died before it set the numbers is found, and its number is not taken again.
-pub async fn numbers_that_lag_are_settled(ports: &Stores) -> Result<()> {
+/// The record of a writer that died before it set the numbers is found, and its number is not taken
+/// again.
+pub async fn lagging_numbers_are_corrected(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     begin_at(ports, 990, 998).await?;
     write(ports, 999).await?;
@@ -122,7 +124,7 @@ pub async fn numbers_that_lag_are_settled(ports: &Stores) -> Result<()> {
 }
 
 /// Records of many thousands of numbers are listed, counted and deleted, also if some are missing.
-pub async fn all_thousands_are_visited(ports: &Stores) -> Result<()> {
+pub async fn all_number_blocks_are_visited(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     begin_at(ports, 950, 3_100).await?;
     let of_one = (1_000..=1_150).collect::<Vec<u64>>();
@@ -161,7 +163,7 @@ pub async fn all_thousands_are_visited(ports: &Stores) -> Result<()> {
 }
 
 /// Of two that add at once each gets a number of its own.
-pub async fn two_record_side_by_side(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn concurrent_records_get_own_numbers(one: &Stores, other: &Stores) -> Result<()> {
     let add_all = async |of: &Stores, who: &str| {
         let mut numbers = Vec::new();
         for n in 0..8 {

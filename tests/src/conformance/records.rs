@@ -8,7 +8,8 @@ fn names(records: Vec<Record>) -> Vec<String> {
     records.into_iter().map(|record| record.name).collect()
 }
 
-/// A record is inserted, updated and deleted over the version that the writer has seen, and never over another.
+/// A record is inserted, updated and deleted over the version that the writer has seen, and never
+/// over another.
 pub async fn records_change_by_version(ports: &Stores) -> Result<()> {
     let records = &ports.records;
     let one = json!({"text": "ü'\"\u{1f3b5}\\", "n": u64::MAX});
@@ -50,7 +51,8 @@ pub async fn records_change_by_version(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A scan returns the names of its scope between two others, in either order, and no more than its limit.
+/// A scan returns the names of its scope between two others, in either order, and no more than its
+/// limit.
 pub async fn scans_are_ordered(ports: &Stores) -> Result<()> {
     let records = &ports.records;
     let ordered = [
@@ -111,7 +113,7 @@ pub async fn scans_are_ordered(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A scan returns each record of a large scope once, whatever the sizes of values.
+/// A scan returns each record of a large scope once, for values of any size.
 pub async fn large_scopes_are_scanned(ports: &Stores) -> Result<()> {
     let records = &ports.records;
     let value = |n: usize| json!("x".repeat(n % 7 * 5_000));

@@ -13,7 +13,7 @@ use super::views::{
 use super::{OTHER_VIEW, VIEW};
 
 /// A run is proposed, sealed and completed; each step is visible, and the next run follows.
-pub async fn runs_go_their_way(ports: &Stores) -> Result<()> {
+pub async fn runs_advance_through_their_states(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_eq!(views.runs(PLAYS).await?.runs.iter().count(), 0);
     let proposed = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
@@ -50,11 +50,11 @@ pub async fn runs_go_their_way(ports: &Stores) -> Result<()> {
 
 /// Only the next run can be proposed, and only while no sealed run is incomplete. Only the current
 /// proposal can be sealed.
-pub async fn only_the_next_run(ports: &Stores) -> Result<()> {
+pub async fn only_the_next_run_can_be_proposed(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let propose = async |epoch| views.propose(PLAYS, epoch, &cuts(10), "x", 1000).await;
     assert_refused(propose(0).await, "run 0 is before everything");
-    assert_refused(propose(2).await, "run 1 comes first");
+    assert_refused(propose(2).await, "run 1 is first");
     assert_refused(views.seal(PLAYS, 1, "x").await, "nothing was proposed");
     propose(1).await?;
     assert_refused(propose(2).await, "run 1 is open");
@@ -63,9 +63,12 @@ pub async fn only_the_next_run(ports: &Stores) -> Result<()> {
     assert_refused(propose(2).await, "run 1 is not complete");
     complete(views, 1, &[], true, 1).await?;
     assert_refused(propose(1).await, "run 1 is complete");
-    assert_refused(propose(3).await, "run 2 comes first");
+    assert_refused(propose(3).await, "run 2 is first");
     assert_refused(views.seal(PLAYS, 1, "x").await, "run 1 is complete");
-    assert_refused(complete(views, 2, &[], true, 1).await, "there is no run 2");
+    assert_refused(
+        complete(views, 2, &[], true, 1).await,
+        "run 2 does not exist",
+    );
     propose(2).await?;
     assert_refused(
         complete(views, 2, &[], true, 1).await,
@@ -75,7 +78,7 @@ pub async fn only_the_next_run(ports: &Stores) -> Result<()> {
 }
 
 /// A newer proposal of the same run replaces the older one, whose author can no longer seal it.
-pub async fn the_last_proposal_stands(ports: &Stores) -> Result<()> {
+pub async fn the_last_proposal_wins(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let first = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
     let second = views.propose(PLAYS, 1, &cuts(20), "b", 900).await?;
@@ -83,7 +86,7 @@ pub async fn the_last_proposal_stands(ports: &Stores) -> Result<()> {
         second.stamp_us > first.stamp_us,
         "also where the clock went back"
     );
-    assert_refused(views.seal(PLAYS, 1, "a").await, "b stands");
+    assert_refused(views.seal(PLAYS, 1, "a").await, "b stays");
     let sealed = views.seal(PLAYS, 1, "b").await?;
     assert_eq!(sealed.cuts, cuts(20));
     assert_refused(views.seal(PLAYS, 1, "a").await, "b is sealed");
@@ -109,7 +112,7 @@ pub async fn one_proposal_is_sealed(one: &Stores, other: &Stores) -> Result<()> 
         let winners: Vec<&str> = first.into_iter().chain(second).collect();
         assert_eq!(winners.len(), 1, "epoch {epoch}: {winners:?}");
         let seen = one.views.runs(PLAYS).await?;
-        let run = seen.runs.get(epoch).expect("the run is there");
+        let run = seen.runs.get(epoch).expect("the run exists");
         assert_eq!((run.state, &*run.token), (RunState::Sealed, winners[0]));
         complete(&*one.views, epoch, &[], true, 1).await?;
     }
@@ -118,7 +121,7 @@ pub async fn one_proposal_is_sealed(one: &Stores, other: &Stores) -> Result<()> 
 
 /// Stamps always increase: across runs, proposals and attempts, and when the clock stands still or
 /// goes back.
-pub async fn stamps_rise(ports: &Stores) -> Result<()> {
+pub async fn stamps_increase(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let mut stamps = Vec::new();
     for (epoch, now_ms) in [(1, 5000), (2, 5000), (3, 4000), (4, 7000)] {
@@ -164,7 +167,7 @@ pub async fn stamps_rise(ports: &Stores) -> Result<()> {
 
 /// The newest epoch of a view never goes back and belongs to that view. It is deleted with the
 /// view, whose rows then have no effect.
-pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
+pub async fn the_newest_epoch_never_goes_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
@@ -173,7 +176,7 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     complete(views, 1, &[VIEW], false, 1).await?;
     let seen = views.runs(PLAYS).await?;
     assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
-    assert_eq!(seen.runs.newest(), 0, "the run goes on");
+    assert_eq!(seen.runs.newest(), 0, "the run continues");
     complete(views, 1, &[OTHER_VIEW], true, 1).await?;
     sealed(views, 2).await?;
     complete(views, 2, &[VIEW], true, 1).await?;
@@ -186,7 +189,7 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
     assert_eq!(views.runs(PLAYS).await?.complete_epochs, expected);
     let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
-    assert!(gone.is_none(), "its table is gone");
+    assert!(gone.is_none(), "its table is dropped");
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     assert_eq!(
         found(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?),
@@ -196,11 +199,11 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
 }
 
 /// Only the publishing run can forget views: an older run may not know all of them.
-pub async fn who_was_overtaken_forgets_nothing(ports: &Stores) -> Result<()> {
+pub async fn an_old_stamp_forgets_no_view(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let none = views.forget_views(PLAYS, (1, 1), &[]).await;
-    assert_refused(none, "there is no run");
+    assert_refused(none, "no run exists");
     let run = sealed(views, 1).await?;
     let first = (1, run.stamp_us);
     let second = views.begin_publishing(PLAYS, 1, &results(&[]), 1).await?;
@@ -212,13 +215,13 @@ pub async fn who_was_overtaken_forgets_nothing(ports: &Stores) -> Result<()> {
     assert_refused(late, "a newer run has been recorded");
     assert_eq!(views.runs(PLAYS).await?.complete_epochs[VIEW], 1);
     let there = views.rows(VIEW, &[query("p", "", None)]).await?;
-    assert!(there.is_some(), "its table is there");
+    assert!(there.is_some(), "its table exists");
     Ok(())
 }
 
 /// A process does not rely on cached view tables that another process has dropped and created
 /// again.
-pub async fn tables_that_are_made_anew_are_found(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn recreated_tables_are_found(one: &Stores, other: &Stores) -> Result<()> {
     let new = || rows(&[("p", "a", Some(1))]);
     one.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(&*one.views, 1).await?;
@@ -230,7 +233,7 @@ pub async fn tables_that_are_made_anew_are_found(one: &Stores, other: &Stores) -
     };
     publish(one).await?;
     forget(&*other.views, &[]).await?;
-    assert_refused(publish(one).await, "its table is gone");
+    assert_refused(publish(one).await, "its table is dropped");
     other.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     publish(one).await?;
     forget(&*other.views, &[]).await?;
@@ -265,7 +268,7 @@ pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
 }
 
 /// Run details are listed newest first, with their times and the last report.
-pub async fn stories_are_told(ports: &Stores) -> Result<()> {
+pub async fn run_details_are_listed(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert!(views.run_details(PLAYS, 1).await?.is_none());
     assert_refused(
@@ -279,32 +282,38 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
     views
         .set_report(PLAYS, 1, &json!({"rows": 2, "why": "\"quoted\" — ü"}))
         .await?;
-    let story = views
-        .run_details(PLAYS, 1)
-        .await?
-        .expect("the run is there");
-    assert_eq!((story.started_at_ms, story.ended_at_ms), (1000, None));
+    let run_details = views.run_details(PLAYS, 1).await?.expect("the run exists");
+    assert_eq!(
+        (run_details.started_at_ms, run_details.ended_at_ms),
+        (1000, None)
+    );
     complete(views, 1, &[], true, 5000).await?;
     complete(views, 1, &[], true, 6000).await?;
     sealed(views, 2).await?;
     views.abandon(PLAYS, 2, 7000).await?;
     sealed(views, 3).await?;
-    let stories = views.list_run_details(PLAYS, None, 10).await?;
-    let told: Vec<_> = stories
+    let details = views.list_run_details(PLAYS, None, 10).await?;
+    let listed: Vec<_> = details
         .iter()
-        .map(|story| (story.run.epoch, story.run.state, story.ended_at_ms))
+        .map(|run_details| {
+            (
+                run_details.run.epoch,
+                run_details.run.state,
+                run_details.ended_at_ms,
+            )
+        })
         .collect();
     let expected = [
         (3, RunState::Sealed, None),
         (2, RunState::Abandoned, Some(7000)),
         (1, RunState::Complete, Some(5000)),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(listed, expected);
     assert_eq!(
-        stories[2].report,
+        details[2].report,
         json!({"rows": 2, "why": "\"quoted\" — ü"})
     );
-    assert_eq!(stories[0].report, json!(null));
+    assert_eq!(details[0].report, json!(null));
     assert_eq!(views.list_run_details(PLAYS, None, 2).await?.len(), 2);
     for (before, limit, epochs) in [
         (Some(3), 10, &[2, 1][..]),
@@ -314,23 +323,29 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
         (Some(u64::MAX), 1, &[3]),
         (None, 0, &[]),
     ] {
-        let stories = views.list_run_details(PLAYS, before, limit).await?;
-        let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
-        assert_eq!(told, epochs, "{before:?} {limit}");
+        let details = views.list_run_details(PLAYS, before, limit).await?;
+        let listed: Vec<_> = details
+            .iter()
+            .map(|run_details| run_details.run.epoch)
+            .collect();
+        assert_eq!(listed, epochs, "{before:?} {limit}");
     }
     Ok(())
 }
 
 /// Run records older than the retained number of runs are deleted, and nothing else; `views` has 70
 /// of them.
-pub async fn outlived_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
+pub async fn old_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
     for epoch in 1..=150 {
         sealed(views, epoch).await?;
         complete(views, epoch, &[VIEW], true, 1).await?;
     }
-    let stories = views.list_run_details(PLAYS, None, 1_000).await?;
-    let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
-    assert_eq!(told, (81..=150).rev().collect::<Vec<_>>());
+    let details = views.list_run_details(PLAYS, None, 1_000).await?;
+    let listed: Vec<_> = details
+        .iter()
+        .map(|run_details| run_details.run.epoch)
+        .collect();
+    assert_eq!(listed, (81..=150).rev().collect::<Vec<_>>());
     assert!(views.run_details(PLAYS, 80).await?.is_none());
     let seen = views.runs(PLAYS).await?;
     assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (150, 151));
@@ -339,7 +354,7 @@ pub async fn outlived_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
 }
 
 /// Listings may omit old complete runs, except those that a view's newest epoch can refer to.
-pub async fn old_runs_may_be_left_out(ports: &Stores) -> Result<()> {
+pub async fn listings_may_omit_old_runs(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     for epoch in 1..=80 {
         sealed(views, epoch).await?;

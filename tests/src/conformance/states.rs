@@ -7,7 +7,7 @@ use stores::live::{Changes, LiveStates, LiveWrite, MembersQuery, Outbox, StateQu
 use stores::live_count::{LiveCountChange, StoredLiveCount};
 use stores::{Result, Stores};
 
-use super::{OTHER_VIEW, VIEW, binary, life, slot};
+use super::{OTHER_VIEW, VIEW, binary, new_generation, state_id};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 
@@ -42,11 +42,11 @@ fn query(key: &str, partition: Option<u32>) -> StateQuery {
     }
 }
 
-type Found = Vec<(u32, u64, String, Option<String>)>;
+type StateRows = Vec<(u32, u64, String, Option<String>)>;
 
-fn found(states: &LiveStates) -> Found {
+fn found(states: &LiveStates) -> StateRows {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut found: Found = (0..states.members.len())
+    let mut found: StateRows = (0..states.members.len())
         .map(|row| {
             (
                 states.partitions.value(row),
@@ -63,7 +63,7 @@ fn found(states: &LiveStates) -> Found {
     found
 }
 
-async fn read(live: &dyn LiveWrite, key: &str) -> Result<Found> {
+async fn read(live: &dyn LiveWrite, key: &str) -> Result<StateRows> {
     let answer = live
         .read_states(Source::Plays, 2, &[query(key, None)])
         .await?;
@@ -72,10 +72,14 @@ async fn read(live: &dyn LiveWrite, key: &str) -> Result<Found> {
 
 /// A state replaces the previous one of the same epoch. The absence of a member is a state too.
 /// States of pruned epochs and earlier generations are not returned.
-pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
+pub async fn the_newest_state_of_an_epoch_wins(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
-    let mut fence = Checkpoint {
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
+    let mut checkpoint = Checkpoint {
         generation: 1,
         next_offset: 0,
         epoch: 1,
@@ -88,14 +92,20 @@ pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
             ("l", "a", None),
         ],
     );
-    let applied = live.apply(slot(0), fence, cut(3), &VIEWS, &first).await?;
+    let applied = live
+        .apply(state_id(0), checkpoint, cut(3), &VIEWS, &first)
+        .await?;
     assert_eq!(applied, Ok(()));
     let stale = states(VIEW, &[("k", "a", Some("stale"))]);
-    let refused = live.apply(slot(0), fence, cut(4), &VIEWS, &stale).await?;
-    assert!(refused.is_err(), "the fence has moved");
-    fence.next_offset = 3;
+    let refused = live
+        .apply(state_id(0), checkpoint, cut(4), &VIEWS, &stale)
+        .await?;
+    assert!(refused.is_err(), "the checkpoint has advanced");
+    checkpoint.next_offset = 3;
     let second = states(VIEW, &[("k", "b", None), ("k", "", Some(""))]);
-    let applied = live.apply(slot(0), fence, cut(5), &VIEWS, &second).await?;
+    let applied = live
+        .apply(state_id(0), checkpoint, cut(5), &VIEWS, &second)
+        .await?;
     assert_eq!(applied, Ok(()));
     let row = |epoch: u64, member: &str, state: Option<&str>| {
         (0, epoch, member.to_owned(), state.map(str::to_owned))
@@ -109,40 +119,46 @@ pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
     assert_eq!(read(live, "l").await?, [row(1, "a", None)]);
     assert_eq!(read(live, "m").await?, []);
 
-    let rolled = live.end_epoch(slot(0), 1).await?.expect("an end");
-    fence = Checkpoint {
+    let end = live.end_epoch(state_id(0), 1).await?.expect("an end");
+    checkpoint = Checkpoint {
         generation: 1,
         next_offset: 5,
         epoch: 2,
     };
     let third = states(VIEW, &[("k", "a", Some("3"))]);
-    let applied = live.apply(slot(0), fence, cut(6), &VIEWS, &third).await?;
+    let applied = live
+        .apply(state_id(0), checkpoint, cut(6), &VIEWS, &third)
+        .await?;
     assert_eq!(applied, Ok(()));
     let mut both = of_first.to_vec();
     both.push(row(2, "a", Some("3")));
     assert_eq!(read(live, "k").await?, both, "each epoch has its own");
-    assert!(live.prune_through(slot(0), 1, rolled).await?);
+    assert!(live.prune_through(state_id(0), 1, end).await?);
     assert_eq!(read(live, "k").await?, [row(2, "a", Some("3"))]);
     let mut deleted = 0;
-    while live.collect_garbage(slot(0), 2).await? > 0 {
+    while live.collect_garbage(state_id(0), 2).await? > 0 {
         deleted += 1;
-        assert!(deleted < 20, "it comes to an end");
+        assert!(deleted < 20, "it ends");
     }
     assert_eq!(read(live, "k").await?, [row(2, "a", Some("3"))]);
-    fence.next_offset = 6;
-    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 9)).await?;
-    assert_eq!(healed, Ok(()));
-    assert_eq!(read(live, "k").await?, [], "a new life has none");
+    checkpoint.next_offset = 6;
+    let outcome = live
+        .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 9))
+        .await?;
+    assert_eq!(outcome, Ok(()));
+    assert_eq!(read(live, "k").await?, [], "a new generation has none");
     Ok(())
 }
 
 /// A query names one partition or all; the partition states are returned with their member states.
-pub async fn states_of_partitions_are_asked(ports: &Stores) -> Result<()> {
+pub async fn state_queries_select_partitions(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..2 {
-        let healed = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
-        assert_eq!(healed, Ok(()));
-        let fence = Checkpoint {
+        let outcome = live
+            .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
+            .await?;
+        assert_eq!(outcome, Ok(()));
+        let checkpoint = Checkpoint {
             generation: 1,
             next_offset: 0,
             epoch: 1,
@@ -150,7 +166,7 @@ pub async fn states_of_partitions_are_asked(ports: &Stores) -> Result<()> {
         let state = partition.to_string();
         let one = states(VIEW, &[("k", "a", Some(&state))]);
         let applied = live
-            .apply(slot(partition), fence, cut(1), &VIEWS, &one)
+            .apply(state_id(partition), checkpoint, cut(1), &VIEWS, &one)
             .await?;
         assert_eq!(applied, Ok(()));
     }
@@ -172,9 +188,13 @@ pub async fn states_of_partitions_are_asked(ports: &Stores) -> Result<()> {
 }
 
 /// Thousands of states are stored completely, repeatedly.
-pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
+pub async fn many_states_are_stored(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
     let members: Vec<String> = (0..5_000)
         .map(|n| format!("{:04}", (n * 7) % 5_000))
         .collect();
@@ -184,14 +204,14 @@ pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
             .iter()
             .map(|member| ("k", member.as_str(), Some(state.as_str())))
             .collect();
-        let fence = Checkpoint {
+        let checkpoint = Checkpoint {
             generation: 1,
             next_offset: round,
             epoch: 1,
         };
         let all = states(VIEW, &groups);
         let applied = live
-            .apply(slot(0), fence, cut(round + 1), &VIEWS, &all)
+            .apply(state_id(0), checkpoint, cut(round + 1), &VIEWS, &all)
             .await?;
         assert_eq!(applied, Ok(()));
         let found = read(live, "k").await?;
@@ -212,8 +232,10 @@ fn start() -> Checkpoint {
 /// Writes states into two partitions, in two epochs.
 async fn put_in_two_epochs(live: &dyn LiveWrite) -> Result<()> {
     for partition in 0..2 {
-        let healed = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
-        assert_eq!(healed, Ok(()));
+        let outcome = live
+            .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
+            .await?;
+        assert_eq!(outcome, Ok(()));
         let first = states(
             VIEW,
             &[
@@ -222,16 +244,18 @@ async fn put_in_two_epochs(live: &dyn LiveWrite) -> Result<()> {
                 ("l", "c", Some("3")),
             ],
         );
-        let applied = live.apply(slot(partition), start(), cut(3), &VIEWS, &first);
+        let applied = live.apply(state_id(partition), start(), cut(3), &VIEWS, &first);
         assert_eq!(applied.await?, Ok(()));
-        live.end_epoch(slot(partition), 1).await?.expect("an end");
+        live.end_epoch(state_id(partition), 1)
+            .await?
+            .expect("an end");
         let later = Checkpoint {
             next_offset: 3,
             epoch: 2,
             ..start()
         };
         let second = states(VIEW, &[("k", "a", None), ("k", "d", Some("4"))]);
-        let applied = live.apply(slot(partition), later, cut(5), &VIEWS, &second);
+        let applied = live.apply(state_id(partition), later, cut(5), &VIEWS, &second);
         assert_eq!(applied.await?, Ok(()));
     }
     Ok(())
@@ -295,72 +319,88 @@ pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
 
 async fn outbox(live: &dyn LiveWrite, limit: usize) -> Result<Outbox> {
     let read = live.outboxes(Source::Plays, 0..1, limit).await?;
-    Ok(read.into_iter().next().flatten().expect("a slot"))
+    Ok(read.into_iter().next().flatten().expect("a state"))
 }
 
 fn entries(range: std::ops::Range<i64>) -> Vec<bytes::Bytes> {
     range.map(|n| n.to_string().into()).collect()
 }
 
-async fn put(live: &dyn LiveWrite, fence: Checkpoint, range: std::ops::Range<i64>) -> Result<bool> {
+async fn put(
+    live: &dyn LiveWrite,
+    checkpoint: Checkpoint,
+    range: std::ops::Range<i64>,
+) -> Result<bool> {
     let changes = Changes {
         outbox: entries(range),
         ..Changes::default()
     };
-    let next = cut(fence.next_offset + 1);
+    let next = cut(checkpoint.next_offset + 1);
     Ok(live
-        .apply(slot(0), fence, next, &VIEWS, &changes)
+        .apply(state_id(0), checkpoint, next, &VIEWS, &changes)
         .await?
         .is_ok())
 }
 
 /// The outbox entries of a micro-batch stay in order until the process that read them removes them,
 /// once.
-pub async fn what_waits_is_told_once(ports: &Stores) -> Result<()> {
+pub async fn outbox_entries_are_removed_once(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let none = live.outboxes(Source::Plays, 0..2, 5).await?;
     assert_eq!(none, [None, None]);
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
     let empty = outbox(live, 5).await?;
     assert_eq!((empty.pending, empty.entries.len()), (0, 0));
-    assert!(!live.remove_published(slot(0), &empty).await?);
-    let mut fence = start();
-    assert!(put(live, fence, 0..3).await?);
-    assert!(!put(live, fence, 7..9).await?, "the fence has moved");
-    fence.next_offset = 1;
+    assert!(!live.remove_published(state_id(0), &empty).await?);
+    let mut checkpoint = start();
+    assert!(put(live, checkpoint, 0..3).await?);
+    assert!(
+        !put(live, checkpoint, 7..9).await?,
+        "the checkpoint has advanced"
+    );
+    checkpoint.next_offset = 1;
     // Together with states, and many at once.
     let changes = Changes {
         outbox: entries(3..9_000),
         ..states(VIEW, &[("k", "a", Some("1"))])
     };
-    let applied = live.apply(slot(0), fence, cut(2), &VIEWS, &changes).await?;
+    let applied = live
+        .apply(state_id(0), checkpoint, cut(2), &VIEWS, &changes)
+        .await?;
     assert_eq!(applied, Ok(()));
-    fence.next_offset = 2;
+    checkpoint.next_offset = 2;
     assert_eq!(read(live, "k").await?.len(), 1);
     let all = outbox(live, usize::MAX).await?;
     assert_eq!((all.pending, &all.entries), (9_000, &entries(0..9_000)));
     assert_eq!(all.state.position.next_offset, 2);
     let first = outbox(live, 4).await?;
     assert_eq!((first.pending, &first.entries), (9_000, &entries(0..4)));
-    assert!(live.remove_published(slot(0), &first).await?);
-    assert!(!live.remove_published(slot(0), &first).await?, "it is gone");
+    assert!(live.remove_published(state_id(0), &first).await?);
+    assert!(
+        !live.remove_published(state_id(0), &first).await?,
+        "it is deleted"
+    );
     let rest = outbox(live, 2).await?;
     assert_eq!((rest.pending, &rest.entries), (8_996, &entries(4..6)));
-    assert!(live.remove_published(slot(0), &rest).await?);
-    assert!(put(live, fence, 4..6).await?, "the same once more");
+    assert!(live.remove_published(state_id(0), &rest).await?);
+    assert!(put(live, checkpoint, 4..6).await?, "the same again");
     assert!(
-        !live.remove_published(slot(0), &rest).await?,
+        !live.remove_published(state_id(0), &rest).await?,
         "these are others"
     );
     let rest = outbox(live, usize::MAX).await?;
     assert_eq!(rest.pending, 8_996);
-    assert!(live.remove_published(slot(0), &rest).await?);
+    assert!(live.remove_published(state_id(0), &rest).await?);
     let empty = outbox(live, usize::MAX).await?;
     assert_eq!((empty.pending, empty.entries.len()), (0, 0));
-    fence.next_offset = 3;
-    live.end_epoch(slot(0), 1).await?.expect("an end");
-    fence.epoch = 2;
-    assert!(put(live, fence, 0..1).await?);
+    checkpoint.next_offset = 3;
+    live.end_epoch(state_id(0), 1).await?.expect("an end");
+    checkpoint.epoch = 2;
+    assert!(put(live, checkpoint, 0..1).await?);
     assert_eq!(
         outbox(live, 9).await?.entries,
         entries(0..1),
@@ -371,29 +411,35 @@ pub async fn what_waits_is_told_once(ports: &Stores) -> Result<()> {
 
 /// A new generation has no outbox entries of an earlier one, whose entries are collected as
 /// garbage.
-pub async fn an_outbox_ends_with_its_life(ports: &Stores) -> Result<()> {
+pub async fn an_outbox_ends_with_its_generation(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(live.rebuild(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert_eq!(
+        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
+            .await?,
+        Ok(())
+    );
     assert!(put(live, start(), 0..9).await?);
     let old = outbox(live, 3).await?;
-    let mut fence = start();
-    fence.next_offset = 1;
-    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 5)).await?;
-    assert_eq!(healed, Ok(()));
+    let mut checkpoint = start();
+    checkpoint.next_offset = 1;
+    let outcome = live
+        .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 5))
+        .await?;
+    assert_eq!(outcome, Ok(()));
     assert_eq!(outbox(live, 9).await?.pending, 0);
-    let fence = Checkpoint {
+    let checkpoint = Checkpoint {
         generation: 5,
         ..start()
     };
-    assert!(put(live, fence, 0..4).await?);
+    assert!(put(live, checkpoint, 0..4).await?);
     assert!(
-        !live.remove_published(slot(0), &old).await?,
-        "it is of another life"
+        !live.remove_published(state_id(0), &old).await?,
+        "it belongs to another generation"
     );
     let mut calls = 0;
-    while live.collect_garbage(slot(0), 4).await? > 0 {
+    while live.collect_garbage(state_id(0), 4).await? > 0 {
         calls += 1;
-        assert!(calls < 20, "it comes to an end");
+        assert!(calls < 20, "it ends");
     }
     let now = outbox(live, 9).await?;
     assert_eq!((now.pending, now.entries), (4, entries(0..4)));
@@ -447,16 +493,20 @@ type Put<'a> = (
 
 /// A live count changes in the step that changes its states, and only by a writer that knows the
 /// current count. A new generation has none.
-pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
+pub async fn live_counts_change_with_their_states(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..2 {
-        let healed = live.rebuild(slot(partition), None, &life(0, 0, 1)).await?;
-        assert_eq!(healed, Ok(()));
+        let outcome = live
+            .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
+            .await?;
+        assert_eq!(outcome, Ok(()));
     }
     let other = states(VIEW, &[("k", "a", Some("1"))]);
-    let applied = live.apply(slot(1), start(), cut(1), &VIEWS, &other).await?;
+    let applied = live
+        .apply(state_id(1), start(), cut(1), &VIEWS, &other)
+        .await?;
     assert_eq!(applied, Ok(()));
-    let mut fence = start();
+    let mut checkpoint = start();
     let (begun, made) = (
         StoredLiveCount::started(),
         StoredLiveCount::completed(b"first"),
@@ -498,19 +548,21 @@ pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
             live_counts: sums,
             ..states(VIEW, groups)
         };
-        let next = cut(fence.next_offset + 1);
+        let next = cut(checkpoint.next_offset + 1);
         let stale = Checkpoint {
-            next_offset: fence.next_offset + 7,
-            ..fence
+            next_offset: checkpoint.next_offset + 7,
+            ..checkpoint
         };
         let refused = live
-            .apply(slot(0), stale, cut(99), &VIEWS, &changes)
+            .apply(state_id(0), stale, cut(99), &VIEWS, &changes)
             .await?;
-        assert!(refused.is_err(), "the fence is elsewhere");
-        let applied = live.apply(slot(0), fence, next, &VIEWS, &changes).await?;
+        assert!(refused.is_err(), "the checkpoint differs");
+        let applied = live
+            .apply(state_id(0), checkpoint, next, &VIEWS, &changes)
+            .await?;
         assert_eq!(applied, Ok(()));
-        fence.next_offset += 1;
-        let place = format!("at {}", fence.next_offset);
+        checkpoint.next_offset += 1;
+        let place = format!("at {}", checkpoint.next_offset);
         let (found, left) = summed(live, "k").await?;
         let expected: Vec<(u32, StoredLiveCount)> =
             kept.map(|kept| (0, kept.clone())).into_iter().collect();
@@ -518,33 +570,37 @@ pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
         let is_made = kept.is_some_and(|kept| kept.content().is_some());
         assert_eq!(left, if is_made { 1 } else { 2 }, "{place}");
     }
-    sums_end_with_their_life(live, fence, &made).await
+    live_counts_end_with_their_generation(live, checkpoint, &made).await
 }
 
 /// Live counts do not depend on epochs or other views; a new generation has none.
-async fn sums_end_with_their_life(
+async fn live_counts_end_with_their_generation(
     live: &dyn LiveWrite,
-    mut fence: Checkpoint,
+    mut checkpoint: Checkpoint,
     made: &StoredLiveCount,
 ) -> Result<()> {
-    live.end_epoch(slot(0), 1).await?.expect("an end");
-    fence.epoch = 2;
+    live.end_epoch(state_id(0), 1).await?.expect("an end");
+    checkpoint.epoch = 2;
     let other = states(OTHER_VIEW, &[("k", "a", Some("1"))]);
-    let next = cut(fence.next_offset + 1);
-    let applied = live.apply(slot(0), fence, next, &VIEWS, &other).await?;
+    let next = cut(checkpoint.next_offset + 1);
+    let applied = live
+        .apply(state_id(0), checkpoint, next, &VIEWS, &other)
+        .await?;
     assert_eq!(applied, Ok(()));
-    fence.next_offset += 1;
+    checkpoint.next_offset += 1;
     assert_eq!(summed(live, "k").await?.0, [(0, made.clone())]);
     assert_eq!(summed(live, "l").await?.0, []);
-    let healed = live.rebuild(slot(0), Some(fence), &life(0, 0, 5)).await?;
-    assert_eq!(healed, Ok(()));
+    let outcome = live
+        .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 5))
+        .await?;
+    assert_eq!(outcome, Ok(()));
     assert_eq!(summed(live, "k").await?.0, []);
     let mut calls = 0;
-    while live.collect_garbage(slot(0), 4).await? > 0 {
+    while live.collect_garbage(state_id(0), 4).await? > 0 {
         calls += 1;
-        assert!(calls < 20, "it comes to an end");
+        assert!(calls < 20, "it ends");
     }
-    let fence = Checkpoint {
+    let checkpoint = Checkpoint {
         generation: 5,
         ..start()
     };
@@ -552,7 +608,9 @@ async fn sums_end_with_their_life(
         live_counts: vec![summing("k", None, Some(made))],
         ..states(VIEW, &[("k", "a", Some("1"))])
     };
-    let applied = live.apply(slot(0), fence, cut(1), &VIEWS, &again).await?;
+    let applied = live
+        .apply(state_id(0), checkpoint, cut(1), &VIEWS, &again)
+        .await?;
     assert_eq!(applied, Ok(()));
     assert_eq!(summed(live, "k").await?.0, [(0, made.clone())]);
     Ok(())

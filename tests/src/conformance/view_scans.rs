@@ -10,7 +10,7 @@ use stores::view_scan::{RowPosition, ScanShare, ScannedHead, ScannedRows, ShareS
 use stores::views::{NewHead, NewRows, NewVersion, ViewsWrite};
 use stores::{Result, Stores};
 
-use super::editions::shape as board_shape;
+use super::versions::shape as board_shape;
 use super::views::{PLAYS, assert_refused, results, rows, sealed, shape};
 use super::{OTHER_VIEW, VIEW, binary, bytes};
 
@@ -47,7 +47,7 @@ async fn page(
 ) -> Result<ScannedRows> {
     let page = views.scan_rows(VIEW, share, after, limit).await?;
     let page = page.expect("a table");
-    assert!(page.counts.len() <= limit, "no more than asked for");
+    assert!(page.counts.len() <= limit, "at most the limit");
     assert_eq!(page.stamps_us.len(), page.counts.len());
     Ok(page)
 }
@@ -80,7 +80,7 @@ async fn scan_all(views: &dyn ViewsScan, of: u32, limit: usize) -> Result<Scanne
         }
     }
     let over = scan(views, past(of), limit).await?;
-    assert!(over.0.is_empty(), "there is no such share");
+    assert!(over.0.is_empty(), "the share does not exist");
     Ok(all)
 }
 
@@ -93,7 +93,7 @@ fn past(of: u32) -> ScanShare {
 
 /// Every row is returned once with its stored values, including markers, for any page size and any
 /// number of shares. A view without a table differs from one without rows.
-pub async fn every_row_comes_once(ports: &Stores) -> Result<()> {
+pub async fn every_row_is_scanned_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let none = views.scan_rows(VIEW, ScanShare::ALL, None, 9).await?;
     assert!(none.is_none(), "a view that was never made has no table");
@@ -207,7 +207,7 @@ pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
 
 /// A concurrent publication does not affect the scan of unchanged rows, and no row is returned
 /// twice.
-pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<()> {
+pub async fn concurrent_writes_duplicate_no_row(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
@@ -244,7 +244,7 @@ pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<
     for (part, row) in first {
         let is_odd = row.ends_with(['1', '7']);
         let found = scanned.0.get(&(part.into(), row.clone().into()));
-        let (count, _, stamp_us) = found.expect("a row that was there all the time");
+        let (count, _, stamp_us) = found.expect("a row that existed throughout");
         assert!(
             is_odd || (*count, *stamp_us) == (Some(1), run.stamp_us),
             "{row}"
@@ -253,7 +253,7 @@ pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<
     Ok(())
 }
 
-fn edition(key: Vec<u8>, root: Vec<u8>) -> NewVersion {
+fn new_version(key: Vec<u8>, root: Vec<u8>) -> NewVersion {
     NewVersion {
         key,
         nodes: Vec::new(),
@@ -285,7 +285,7 @@ async fn scan_heads(
             for head in page.heads {
                 assert!(division.has_head(share, &head.key), "{head:?} of {share:?}");
                 let twice = all.insert(head.key.clone(), head);
-                assert_eq!(twice, None, "no head comes twice");
+                assert_eq!(twice, None, "no head is returned twice");
             }
             after = page.next;
             if after.is_none() {
@@ -297,7 +297,7 @@ async fn scan_heads(
 }
 
 /// Every head is returned once with its stored values, for any page size and any number of shares.
-pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
+pub async fn every_head_is_scanned_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let none = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await?;
     assert!(none.is_none(), "a view that was never made has no table");
@@ -305,18 +305,18 @@ pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
     assert_eq!(scan_heads(views, 1, 9).await?, BTreeMap::new());
     let run = sealed(views, 1).await?;
     let key = |n: u32| n.to_be_bytes().to_vec();
-    let editions = |numbers: &mut dyn Iterator<Item = u32>, of: &str| -> Vec<NewVersion> {
+    let new_versions = |numbers: &mut dyn Iterator<Item = u32>, of: &str| -> Vec<NewVersion> {
         let root = |n: u32| format!("{of} {n}").into_bytes();
-        numbers.map(|n| edition(key(n), root(n))).collect()
+        numbers.map(|n| new_version(key(n), root(n))).collect()
     };
-    let first = editions(&mut (0..400), "first");
+    let first = new_versions(&mut (0..400), "first");
     views
         .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &first)
         .await?;
     let stamp_us = views
         .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
         .await?;
-    let second = editions(&mut (0..400).step_by(7), "second");
+    let second = new_versions(&mut (0..400).step_by(7), "second");
     views
         .publish_versions(PLAYS, VIEW, 1, stamp_us, &second)
         .await?;
@@ -347,11 +347,11 @@ pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
         let found = scan_heads(views, of, limit).await?;
         assert_eq!(found, expected, "{of} shares, pages of {limit}");
     }
-    heads_written_meanwhile(views, &expected).await
+    heads_written_during_a_scan(views, &expected).await
 }
 
 /// Heads that are added during a scan cause no existing head to be missed or returned twice.
-async fn heads_written_meanwhile(
+async fn heads_written_during_a_scan(
     views: &dyn ViewsWrite,
     expected: &BTreeMap<Vec<u8>, ScannedHead>,
 ) -> Result<()> {
@@ -361,7 +361,7 @@ async fn heads_written_meanwhile(
         let page = views.scan_heads(VIEW, ScanShare::ALL, at.as_deref(), 90);
         let page = page.await?.expect("a table");
         for head in page.heads {
-            assert!(found.insert(head.key), "no head comes twice");
+            assert!(found.insert(head.key), "no head is returned twice");
         }
         after = page.next;
         if after.is_none() {
@@ -371,7 +371,7 @@ async fn heads_written_meanwhile(
             .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
             .await?;
         let more = [7 * round, 1_000 + round];
-        let more = more.map(|n| edition(n.to_be_bytes().to_vec(), b"third".to_vec()));
+        let more = more.map(|n| new_version(n.to_be_bytes().to_vec(), b"third".to_vec()));
         views
             .publish_versions(PLAYS, VIEW, 1, stamp_us, &more)
             .await?;
@@ -380,7 +380,7 @@ async fn heads_written_meanwhile(
     Ok(())
 }
 
-/// A page is limited to some megabytes, whatever its row limit.
+/// A page is limited to some megabytes, for any row limit.
 pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
     const LARGE: usize = 20_000;
     let views = &*ports.views;
@@ -411,7 +411,7 @@ pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
 }
 
 /// An aggregate view has no heads, and a board has no rows.
-pub async fn the_other_kind_is_refused(ports: &Stores) -> Result<()> {
+pub async fn wrong_view_kinds_are_refused(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &board_shape(OTHER_VIEW)).await?;

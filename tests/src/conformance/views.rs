@@ -123,7 +123,7 @@ pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
 
 /// Rows are returned by partition and range, with the epoch of their run; a row may have a null
 /// count.
-pub async fn rows_come_back(ports: &Stores) -> Result<()> {
+pub async fn rows_round_trip(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
     assert!(nothing.is_none(), "a view that was never made has no table");
@@ -166,7 +166,7 @@ pub async fn rows_come_back(ports: &Stores) -> Result<()> {
 
 /// The row with the largest stamp wins, in any order of writes. Rows that a run does not write
 /// stay.
-pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
+pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
@@ -294,7 +294,7 @@ pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Rows up to a stamp are deleted, whatever their keys. Other rows stay, including later writes.
+/// Rows up to a stamp are deleted, for all keys. Other rows stay, including later writes.
 pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -345,7 +345,7 @@ pub async fn publishing_needs_a_run(ports: &Stores) -> Result<()> {
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     assert_refused(
         views.publish(PLAYS, VIEW, 1, 1, &some).await,
-        "there is no run",
+        "no run exists",
     );
     let run = views.propose(PLAYS, 1, &cuts(1), "t", 1000).await?;
     let early = views.publish(PLAYS, VIEW, 1, run.stamp_us, &some).await;
@@ -366,7 +366,7 @@ pub async fn publishing_needs_a_run(ports: &Stores) -> Result<()> {
 }
 
 /// Thousands of rows are written completely, and overwritten.
-pub async fn large_loads_are_whole(ports: &Stores) -> Result<()> {
+pub async fn large_loads_are_complete(ports: &Stores) -> Result<()> {
     const ROWS: i64 = 20_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;

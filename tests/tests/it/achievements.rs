@@ -14,11 +14,11 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
 use stores::log::LogRead;
-use tests::feats::{BOARDS, Feats, board_of};
+use tests::expected_achievements::{BOARDS, ExpectedAchievements, board_of};
+use tests::expected_boards::ExpectedEntities;
 use tests::histories::history_seeds;
 use tests::http::Client;
 use tests::process::{Process, Server, done};
-use tests::standings::Truth;
 use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
@@ -61,7 +61,7 @@ fn athlete(rng: &mut SmallRng) -> Value {
 }
 
 /// All values of a topic with their offsets, by partition.
-async fn values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
+async fn read_values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
     let all = messages(log, topic).await.expect("the log").into_iter();
     let with_offset = |(offset, mut value): (i64, Value)| {
         value["offset"] = json!(offset);
@@ -72,14 +72,14 @@ async fn values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
 }
 
 /// The expected state of an installation: its rows and its achievements.
-struct Told {
-    truth: Truth,
-    feats: Feats,
+struct ExpectedState {
+    truth: ExpectedEntities,
+    expected_achievements: ExpectedAchievements,
     /// By partition: the number of notifications checked.
-    looked: BTreeMap<u32, usize>,
+    checked: BTreeMap<u32, usize>,
 }
 
-impl Told {
+impl ExpectedState {
     async fn ingest(&mut self, world: &World, rng: &mut SmallRng) {
         let source = if rng.random_bool(0.8) {
             Source::Efforts
@@ -99,22 +99,23 @@ impl Told {
             world.catch_up_on(Source::Authorizations).await;
         }
         for line in &lines {
-            assert!(self.truth.take(source.name(), line));
+            assert!(self.truth.apply_line(source.name(), line));
         }
         let topic = Source::Efforts.topic();
-        for (partition, records) in (0..).zip(values(&*world.stores.log, topic).await) {
-            let looked = self.looked.entry(partition).or_default();
-            for record in &records[*looked..] {
+        for (partition, records) in (0..).zip(read_values(&*world.stores.log, topic).await) {
+            let checked = self.checked.entry(partition).or_default();
+            for record in &records[*checked..] {
                 // Records a cache miss; no board changed.
                 if record.get("miss").is_some() {
                     continue;
                 }
                 let int = |name: &str| record[name].as_i64().expect(name);
-                let group = (int("segment_id"), int("athlete_id"));
-                let at = (partition, int("offset"));
-                self.feats.change(&self.truth, group, at);
+                let (segment, athlete) = (int("segment_id"), int("athlete_id"));
+                let offset = int("offset");
+                self.expected_achievements
+                    .change(&self.truth, segment, athlete, partition, offset);
             }
-            *looked = records.len();
+            *checked = records.len();
         }
     }
 
@@ -135,7 +136,7 @@ impl Told {
         let lines: Vec<String> = ids.into_iter().map(|id| authorization(id, rng)).collect();
         world.ingest_into(Source::Authorizations, &lines).await;
         for line in &lines {
-            assert!(self.truth.take("authorizations", line));
+            assert!(self.truth.apply_line("authorizations", line));
         }
         world.catch_up_on(Source::Authorizations).await;
     }
@@ -145,38 +146,50 @@ impl Told {
         let mut all = Vec::new();
         for athlete in 1..=ATHLETES {
             let path = format!("/api/v1/athletes/{athlete}/achievements");
-            let served = served(client, &path).await;
-            let mut plain: Vec<Value> = served.iter().cloned().map(without_names).collect();
+            let fetch_pages = fetch_pages(client, &path).await;
+            let mut plain: Vec<Value> = fetch_pages.iter().cloned().map(without_names).collect();
             plain.sort_by_key(Value::to_string);
             if exact {
-                assert_eq!(plain, self.feats.of(athlete), "athlete {athlete}");
+                assert_eq!(
+                    plain,
+                    self.expected_achievements.achievements(athlete),
+                    "athlete {athlete}"
+                );
             }
-            all.extend(served);
+            all.extend(fetch_pages);
         }
-        holders_stand_first(&all, client, SEGMENTS).await;
+        check_holders_rank_first(&all, client, SEGMENTS).await;
         let log = &*world.stores.log;
-        let in_log = values(log, ACHIEVEMENTS).await.into_iter().flatten();
-        let in_log: BTreeSet<String> = in_log.map(|told| id(&told)).collect();
-        let in_table: BTreeSet<String> = all.iter().map(id).collect();
-        assert_eq!(in_table.len(), all.len(), "one is told twice");
-        assert_eq!(in_log, in_table);
-        follow(&values(log, BOARD_CHANGES).await, &self.truth, SEGMENTS);
+        let log_ids = read_values(log, ACHIEVEMENTS).await.into_iter().flatten();
+        let log_ids: BTreeSet<String> = log_ids.map(|published| id(&published)).collect();
+        let table_ids: BTreeSet<String> = all.iter().map(id).collect();
+        assert_eq!(
+            table_ids.len(),
+            all.len(),
+            "an achievement was published twice"
+        );
+        assert_eq!(log_ids, table_ids);
+        check_changes(
+            &read_values(log, BOARD_CHANGES).await,
+            &self.truth,
+            SEGMENTS,
+        );
     }
 }
 
-fn id(told: &Value) -> String {
-    told["id"].as_str().expect("an id").to_owned()
+fn id(published: &Value) -> String {
+    published["id"].as_str().expect("an id").to_owned()
 }
 
-fn without_names(mut told: Value) -> Value {
-    let map = told.as_object_mut().expect("an object");
+fn without_names(mut published: Value) -> Value {
+    let map = published.as_object_mut().expect("an object");
     map.remove("id");
     map.remove("at");
-    told
+    published
 }
 
 /// All pages of a list of achievements from the API.
-async fn served(client: &Client, path: &str) -> Vec<Value> {
+async fn fetch_pages(client: &Client, path: &str) -> Vec<Value> {
     let mut found = Vec::new();
     let mut uri = format!("{path}?limit=7");
     loop {
@@ -188,38 +201,46 @@ async fn served(client: &Client, path: &str) -> Vec<Value> {
         };
         uri = format!("{path}?limit=7&cursor={cursor}");
     }
-    let mark = |told: &Value| {
-        let at: jiff::Timestamp = told["at"]
+    let notice_key = |published: &Value| {
+        let at: jiff::Timestamp = published["at"]
             .as_str()
             .expect("a time")
             .parse()
             .expect("a time");
-        (at, id(told))
+        (at, id(published))
     };
     assert!(
-        found.is_sorted_by(|one, other| mark(one) > mark(other)),
+        found.is_sorted_by(|one, other| notice_key(one) > notice_key(other)),
         "{found:?}"
     );
     found
 }
 
 /// The holder of each crown, according to the published achievements, ranks first on the board.
-async fn holders_stand_first(told: &[Value], client: &Client, segments: i64) {
-    let mut crowns: Vec<&Value> = told
+async fn check_holders_rank_first(published: &[Value], client: &Client, segments: i64) {
+    let mut crowns: Vec<&Value> = published
         .iter()
-        .filter(|told| told["kind"] == "crown" || told["kind"] == "crown_lost")
+        .filter(|published| published["kind"] == "crown" || published["kind"] == "crown_lost")
         .collect();
-    let order = |told: &Value| (told["position"]["offset"].as_i64(), told["kind"] == "crown");
-    crowns.sort_by_key(|told| order(told));
+    let order = |published: &Value| {
+        (
+            published["position"]["offset"].as_i64(),
+            published["kind"] == "crown",
+        )
+    };
+    crowns.sort_by_key(|published| order(published));
     let mut holders: BTreeMap<(i64, String), i64> = BTreeMap::new();
-    for told in crowns {
-        let athlete = told["athlete_id"].as_i64().expect("an athlete");
-        let segment = told["segment_id"].as_i64().expect("a segment");
-        let board = (segment, told["board"].as_str().expect("a board").to_owned());
-        if told["kind"] == "crown" {
-            assert_eq!(holders.insert(board, athlete), None, "{told}");
+    for published in crowns {
+        let athlete = published["athlete_id"].as_i64().expect("an athlete");
+        let segment = published["segment_id"].as_i64().expect("a segment");
+        let board = (
+            segment,
+            published["board"].as_str().expect("a board").to_owned(),
+        );
+        if published["kind"] == "crown" {
+            assert_eq!(holders.insert(board, athlete), None, "{published}");
         } else {
-            assert_eq!(holders.remove(&board), Some(athlete), "{told}");
+            assert_eq!(holders.remove(&board), Some(athlete), "{published}");
         }
     }
     for segment in 1..=segments {
@@ -234,43 +255,45 @@ async fn holders_stand_first(told: &[Value], client: &Client, segments: i64) {
 }
 
 /// Applying the published changes in order gives the current boards.
-fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
+fn check_changes(changes: &[Vec<Value>], truth: &ExpectedEntities, segments: i64) {
     let mut boards: BTreeMap<(i64, i64, i64), BTreeMap<i64, Value>> = BTreeMap::new();
     let mut connected: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     let mut ids = BTreeSet::new();
-    for told in changes.iter().flatten() {
+    for published in changes.iter().flatten() {
         let int = |value: &Value, name: &str| value[name].as_i64().expect(name);
-        if !ids.insert(id(told)) {
+        if !ids.insert(id(published)) {
             continue;
         }
-        let athlete = int(told, "athlete_id");
-        if told["board"] == "applications" {
-            let change = &told["changes"][0];
-            let members = connected.entry(int(told, "application_id")).or_default();
+        let athlete = int(published, "athlete_id");
+        if published["board"] == "applications" {
+            let change = &published["changes"][0];
+            let members = connected
+                .entry(int(published, "application_id"))
+                .or_default();
             let is_new = !change["after"].is_null();
             assert_ne!(
                 change["before"].is_null(),
                 change["after"].is_null(),
-                "{told}"
+                "{published}"
             );
-            assert_eq!(members.contains(&athlete), !is_new, "{told}");
+            assert_eq!(members.contains(&athlete), !is_new, "{published}");
             match is_new {
                 true => members.insert(athlete),
                 false => members.remove(&athlete),
             };
             continue;
         }
-        for change in told["changes"].as_array().expect("changes") {
+        for change in published["changes"].as_array().expect("changes") {
             let (division, period) = (int(change, "division"), int(change, "period"));
-            let board = (int(told, "segment_id"), division, period);
+            let board = (int(published, "segment_id"), division, period);
             let rows = boards.entry(board).or_default();
             let had = rows.remove(&athlete);
             let times = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
-            assert_eq!(change["before"].is_null(), had.is_none(), "{told}");
+            assert_eq!(change["before"].is_null(), had.is_none(), "{published}");
             assert_eq!(
                 had.as_ref().map(times),
                 (!change["before"].is_null()).then(|| times(&change["before"])),
-                "{told}"
+                "{published}"
             );
             if !change["after"].is_null() {
                 let mut row = change["after"].clone();
@@ -306,7 +329,7 @@ fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
 
 /// Starts two workers and cancels them at random points. Unless `exact`, live state may also be
 /// lost.
-async fn work_and_die(world: &World, rng: &mut SmallRng, exact: bool) {
+async fn run_and_cancel_workers(world: &World, rng: &mut SmallRng, exact: bool) {
     let (one, other) = (
         world.speed_of(Source::Efforts).await,
         world.speed_of(Source::Efforts).await,
@@ -327,7 +350,7 @@ async fn work_and_die(world: &World, rng: &mut SmallRng, exact: bool) {
         }
     }
     if !exact && rng.random_bool(0.25) {
-        world.lose_live();
+        world.delete_live_state();
     }
 }
 
@@ -338,20 +361,20 @@ async fn history(mut world: World, seed: u64, exact: bool) {
     for source in [Source::Efforts, Source::Authorizations] {
         world.intake(source).await;
     }
-    let mut told = Told {
-        truth: Truth::default(),
-        feats: Feats::default(),
-        looked: BTreeMap::new(),
+    let mut published = ExpectedState {
+        truth: ExpectedEntities::default(),
+        expected_achievements: ExpectedAchievements::default(),
+        checked: BTreeMap::new(),
     };
-    let served = world.serve().await;
+    let fetch_pages = world.serve().await;
     for step in 0..STEPS {
         world.speed_options.records_max = rng.random_range(1..40);
         world.speed_options.groups_max = rng.random_range(1..20);
         world.speed_options.rows_max = rng.random_range(1..60);
         for _ in 0..rng.random_range(1..4) {
-            told.ingest(&world, &mut rng).await;
+            published.ingest(&world, &mut rng).await;
             while rng.random_bool(0.4) {
-                work_and_die(&world, &mut rng, exact).await;
+                run_and_cancel_workers(&world, &mut rng, exact).await;
             }
             // Changes that a run publishes before the speed layer processes them are published too.
             while exact && rng.random_bool(0.3) {
@@ -360,41 +383,44 @@ async fn history(mut world: World, seed: u64, exact: bool) {
                     force: true,
                     ..RunRequest::default()
                 };
-                world.run_once_free(Source::Efforts, &request).await;
+                world.run_after_lease(Source::Efforts, &request).await;
             }
             world.catch_up_on(Source::Efforts).await;
-            world.live_is_back();
+            world.mark_live_restored();
         }
         match rng.random_range(0..6) {
             0 if step > 0 => {
-                world.lose_live();
+                world.delete_live_state();
                 world.catch_up_on(Source::Efforts).await;
-                world.live_is_back();
+                world.mark_live_restored();
             }
-            1 => told.authorize(&world, &mut rng).await,
+            1 => published.authorize(&world, &mut rng).await,
             2 | 3 => {
                 let request = RunRequest {
                     full: rng.random_bool(0.3),
                     force: true,
                     ..RunRequest::default()
                 };
-                world.run_once_free(Source::Efforts, &request).await;
+                world.run_after_lease(Source::Efforts, &request).await;
                 if rng.random_bool(0.5) {
-                    let run = world.run_once_free(Source::Authorizations, &request);
+                    let run = world.run_after_lease(Source::Authorizations, &request);
                     Box::pin(run).await;
                 }
             }
             _ => {}
         }
         if rng.random_bool(0.3) {
-            told.compare(&world, &served.client, exact).await;
+            published.compare(&world, &fetch_pages.client, exact).await;
         }
     }
-    told.compare(&world, &served.client, exact).await;
+    published.compare(&world, &fetch_pages.client, exact).await;
     for kind in ["crown", "crown_lost", "top_ten", "personal_record"] {
-        assert!(told.feats.count(kind) > 5, "too little happened: {kind}");
+        assert!(
+            published.expected_achievements.count(kind) > 5,
+            "too few achievements: {kind}"
+        );
     }
-    served.end().await;
+    fetch_pages.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -415,11 +441,11 @@ async fn achievements_on_servers_are_a_plain_recount() {
 
 /// Batch runs proceed while rows arrive and the speed layer works; every change is still published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn runs_take_no_change_from_the_speed_layer() {
+async fn runs_and_speed_layer_publish_every_change() {
     let world = World::new().await;
     let mut rng = SmallRng::seed_from_u64(9);
     world.intake(Source::Efforts).await;
-    let mut truth = Truth::default();
+    let mut truth = ExpectedEntities::default();
     let stop = CancellationToken::new();
     let (speed, until) = (world.speed_of(Source::Efforts).await, stop.clone());
     #[expect(clippy::disallowed_methods, reason = "it is awaited below")]
@@ -427,7 +453,7 @@ async fn runs_take_no_change_from_the_speed_layer() {
     for _ in 0..12 {
         let lines: Vec<String> = (0..30).map(|_| effort(&mut rng).to_string()).collect();
         for line in &lines {
-            assert!(truth.take("efforts", line));
+            assert!(truth.apply_line("efforts", line));
         }
         let request = RunRequest {
             full: rng.random_bool(0.3),
@@ -450,32 +476,32 @@ async fn runs_take_no_change_from_the_speed_layer() {
     let mut all = Vec::new();
     for athlete in 1..=ATHLETES {
         let path = format!("/api/v1/athletes/{athlete}/achievements");
-        all.extend(served(&api.client, &path).await);
+        all.extend(fetch_pages(&api.client, &path).await);
     }
-    holders_stand_first(&all, &api.client, SEGMENTS).await;
-    follow(
-        &values(&*world.stores.log, BOARD_CHANGES).await,
+    check_holders_rank_first(&all, &api.client, SEGMENTS).await;
+    check_changes(
+        &read_values(&*world.stores.log, BOARD_CHANGES).await,
         &truth,
         SEGMENTS,
     );
     api.end().await;
 }
 
-fn stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
+fn read_stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
-        let of = |topic| values(&*stores.log, topic);
-        let told = of(ACHIEVEMENTS).await.into_iter().flatten().collect();
+        let of = |topic| read_values(&*stores.log, topic);
+        let published = of(ACHIEVEMENTS).await.into_iter().flatten().collect();
         let notified = of(Source::Efforts.topic()).await;
-        (told, notified.into_iter().flatten().collect())
+        (published, notified.into_iter().flatten().collect())
     })
 }
 
 /// Kills speed layers repeatedly while rows arrive; the last one catches up. The holder of a crown
 /// ranks first, and no change is published twice.
 #[test]
-fn kills_tell_nothing_twice() {
+fn killed_workers_publish_nothing_twice() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let mut rng = SmallRng::seed_from_u64(3);
@@ -506,14 +532,14 @@ fn kills_tell_nothing_twice() {
         let mut all = Vec::new();
         for athlete in 1..=ATHLETES {
             let path = format!("/api/v1/athletes/{athlete}/achievements");
-            all.extend(served(&server.client, &path).await);
+            all.extend(fetch_pages(&server.client, &path).await);
         }
-        holders_stand_first(&all, &server.client, SEGMENTS).await;
+        check_holders_rank_first(&all, &server.client, SEGMENTS).await;
         all
     });
     assert!(all.len() > 50, "{} achievements", all.len());
     let ids: BTreeSet<String> = all.iter().map(id).collect();
     assert_eq!(ids.len(), all.len());
-    let (told, _) = stored(&data);
-    assert_eq!(told.iter().map(id).collect::<BTreeSet<_>>(), ids);
+    let (published, _) = read_stored(&data);
+    assert_eq!(published.iter().map(id).collect::<BTreeSet<_>>(), ids);
 }

@@ -1,5 +1,5 @@
-//! The history of an application equals a plain recount at the last run of each day, whatever
-//! process dies.
+//! The history of an application equals a plain recount at the last run of each day, even if
+//! processes die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -23,7 +23,7 @@ use stores::{Error, Result};
 use tests::catalog::catalog_with;
 use tests::histories::history_seeds;
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Server, done, run};
 use tests::world::World;
 
@@ -39,7 +39,7 @@ const YEAR: Range<Date> = date(2026, 1, 1)..date(2027, 1, 1);
 /// A table of counts that fails after a number of writes, either before or after the last one is
 /// stored.
 #[derive(Debug)]
-struct Failing {
+struct FailingCounts {
     inner: Arc<dyn CountsWrite>,
     /// Writes left before the failure; a negative value disables it.
     left: AtomicI64,
@@ -47,7 +47,7 @@ struct Failing {
 }
 
 #[async_trait]
-impl CountsRead for Failing {
+impl CountsRead for FailingCounts {
     async fn days(
         &self,
         job: &str,
@@ -64,7 +64,7 @@ impl CountsRead for Failing {
 }
 
 #[async_trait]
-impl CountsWrite for Failing {
+impl CountsWrite for FailingCounts {
     async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
         let fails = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
         if !fails || self.is_written.load(Ordering::Relaxed) {
@@ -102,7 +102,7 @@ impl Truth {
     }
 
     /// Records a completed run whose cut is on this day.
-    fn ran(&mut self, day: Date, epoch: Epoch) {
+    fn record_run(&mut self, day: Date, epoch: Epoch) {
         let last = self.days.keys().next_back().copied();
         let counts = self.counts();
         self.days
@@ -111,7 +111,7 @@ impl Truth {
 
     /// The last run started with an earlier state: its cut decides which later changes it includes.
     /// The answer must match the state at the cut or the current one.
-    async fn may_be(&mut self, client: &Client, at_cut: &BTreeMap<i64, u64>) {
+    async fn check_latest(&mut self, client: &Client, at_cut: &BTreeMap<i64, u64>) {
         let Some(mut last) = self.days.last_entry() else {
             return;
         };
@@ -124,14 +124,14 @@ impl Truth {
             let found = found.as_u64().expect("a count");
             let count = |counts: &BTreeMap<i64, u64>| counts.get(&application).copied();
             let now = &mut last.get_mut().1;
-            let may_be = [count(at_cut), count(now)].map(Option::unwrap_or_default);
-            assert!(may_be.contains(&found), "{path}: {found} of {may_be:?}");
+            let possible = [count(at_cut), count(now)].map(Option::unwrap_or_default);
+            assert!(possible.contains(&found), "{path}: {found} of {possible:?}");
             now.insert(application, found);
         }
     }
 
     /// The expected API response for a range of days.
-    fn shown(&self, application: i64, days: Range<Date>) -> Vec<Value> {
+    fn expected_days(&self, application: i64, days: Range<Date>) -> Vec<Value> {
         let (Some((first, _)), Some((last, _))) =
             (self.days.first_key_value(), self.days.last_key_value())
         else {
@@ -168,7 +168,7 @@ async fn days_on_servers_are_a_plain_recount() {
 async fn history(mut world: World, seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = 6;
-    let table = Arc::new(Failing {
+    let table = Arc::new(FailingCounts {
         inner: Arc::clone(&world.stores.counts),
         left: AtomicI64::new(-1),
         is_written: false.into(),
@@ -203,9 +203,9 @@ async fn history(mut world: World, seed: u64) {
         match world.run_on(SOURCE, &request).await {
             Ok(report) => {
                 let day = day_of(&world, report.epoch).await;
-                truth.ran(day, report.epoch);
+                truth.record_run(day, report.epoch);
                 if let Some(at_cut) = at_cut.take() {
-                    truth.may_be(&served.client, &at_cut).await;
+                    truth.check_latest(&served.client, &at_cut).await;
                 }
             }
             Err(batch::Error::Check { .. }) => {
@@ -226,18 +226,18 @@ async fn history(mut world: World, seed: u64) {
 async fn begin(world: &World) -> Truth {
     let application = |id: i64| json!({"id": id, "name": "a", "owner": "o"}).to_string();
     let lines: Vec<String> = (1..=APPLICATIONS).map(application).collect();
-    let taken = world.ingest_into(Source::Applications, &lines).await;
-    assert_eq!(taken.accepted, lines.len() as u64);
+    let ingested = world.ingest_into(Source::Applications, &lines).await;
+    assert_eq!(ingested.accepted, lines.len() as u64);
     world.intake(SOURCE).await;
     Truth::default()
 }
 
 /// The day of a run's cut.
 async fn day_of(world: &World, epoch: Epoch) -> Date {
-    let story = world.stores.views.run_details(SOURCE, epoch).await;
-    let story = story.expect("the records").expect("the run");
-    assert_eq!(story.run.state, RunState::Complete);
-    let at = Timestamp::from_millisecond(story.started_at_ms).expect("a time");
+    let scenario = world.stores.views.run_details(SOURCE, epoch).await;
+    let scenario = scenario.expect("the records").expect("the run");
+    assert_eq!(scenario.run.state, RunState::Complete);
+    let at = Timestamp::from_millisecond(scenario.started_at_ms).expect("a time");
     at.to_zoned(TimeZone::UTC).date()
 }
 
@@ -262,8 +262,8 @@ async fn authorize(world: &World, truth: &mut Truth, rng: &mut SmallRng) {
         });
         lines.push(row.to_string());
     }
-    let taken = world.ingest_into(SOURCE, &lines).await;
-    assert_eq!(taken.accepted, lines.len() as u64);
+    let ingested = world.ingest_into(SOURCE, &lines).await;
+    assert_eq!(ingested.accepted, lines.len() as u64);
     world.catch_up_on(SOURCE).await;
 }
 
@@ -271,20 +271,24 @@ async fn compare(client: &Client, truth: &Truth, rng: &mut SmallRng) {
     for application in 1..=APPLICATIONS {
         let some = date(2026, 3, rng.random_range(1..20))..date(2026, 4, rng.random_range(1..20));
         for (days, limit) in [(YEAR, 3_660), (some, rng.random_range(1..9))] {
-            let asked = format!(
+            let args_json = format!(
                 "/api/v1/applications/{application}/history?from={}&to={}&limit={limit}",
                 days.start, days.end
             );
             let (mut found, mut cursor) = (Vec::new(), String::new());
             loop {
-                let page = client.ask(&format!("{asked}{cursor}")).await;
+                let page = client.ask(&format!("{args_json}{cursor}")).await;
                 found.extend(page["days"].as_array().expect("days").clone());
                 match page["cursor"].as_str() {
                     Some(next) => cursor = format!("&cursor={next}"),
                     None => break,
                 }
             }
-            assert_eq!(found, truth.shown(application, days), "{asked}: {truth:?}");
+            assert_eq!(
+                found,
+                truth.expected_days(application, days),
+                "{args_json}: {truth:?}"
+            );
         }
     }
 }
@@ -296,14 +300,16 @@ fn without_history() -> (String, String) {
         .join(JOB);
     let text = |file: &str| std::fs::read_to_string(folder.join(file)).expect("a file");
     let definition = text("job.toml");
-    let (definition, _) = definition.split_once("[history]").expect("the section");
+    let (definition, _) = definition
+        .split_once("[history]")
+        .expect("the history section");
     (definition.to_owned(), text("query.sql"))
 }
 
 /// The first run with history enabled records the day for all applications, although no view is
 /// recomputed. A run also fills in counts that runs without history missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn days_begin_with_the_run_that_keeps_them() {
+async fn days_start_with_the_first_run_that_records_them() {
     let new = World::new().await;
     let (definition, query) = without_history();
     let old = new.with_catalog(catalog_with(&[(JOB, &definition, &query)]));
@@ -312,7 +318,7 @@ async fn days_begin_with_the_run_that_keeps_them() {
         let job = boards.find(|job| job.name() == JOB).expect("the job");
         job.view().to_owned()
     };
-    assert_eq!(view(&old), view(&new), "it is no part of the version");
+    assert_eq!(view(&old), view(&new), "the history is part of the version");
     let rng = &mut SmallRng::seed_from_u64(1);
     let mut truth = begin(&new).await;
     let served = new.serve().await;
@@ -322,10 +328,10 @@ async fn days_begin_with_the_run_that_keeps_them() {
         for _ in 0..3 {
             new.clock.set_ms(new.clock.now_ms() + 86_400_000);
             authorize(&new, &mut truth, rng).await;
-            let report = world.run_once_free(SOURCE, &RunRequest::default()).await;
+            let report = world.run_after_lease(SOURCE, &RunRequest::default()).await;
             assert!(!report.full || report.epoch == 1);
             if round % 2 == 1 {
-                truth.ran(day_of(world, report.epoch).await, report.epoch);
+                truth.record_run(day_of(world, report.epoch).await, report.epoch);
             }
         }
         compare(&served.client, &truth, rng).await;
@@ -334,22 +340,22 @@ async fn days_begin_with_the_run_that_keeps_them() {
 }
 
 #[test]
-fn days_are_told_by_processes_embedded() {
-    told_by_processes(&Place::embedded());
+fn processes_return_the_days_embedded() {
+    days_by_processes(&Installation::embedded());
 }
 
 #[test]
-fn days_are_told_by_processes_on_servers() {
-    told_by_processes(&Place::on_servers());
+fn processes_return_the_days_on_servers() {
+    days_by_processes(&Installation::on_servers());
 }
 
-fn told_by_processes(place: &Place) {
-    let ingest = |source: &str, line: Value| place.ingest(source, &line.to_string());
+fn days_by_processes(installation: &Installation) {
+    let ingest = |source: &str, line: Value| installation.ingest(source, &line.to_string());
     ingest(
         "applications",
         json!({"id": 7, "name": "Pacer", "owner": 42}),
     );
-    let none = done(place.data(), &["applications", "history", "7"]);
+    let none = done(installation.data(), &["applications", "history", "7"]);
     assert_eq!(
         none,
         "no batch run has recorded a day of this application\n"
@@ -358,22 +364,23 @@ fn told_by_processes(place: &Place) {
         "authorizations",
         json!({"id": 1, "application_id": 7, "athlete_id": 3, "created_at": "2026-01-01T00:00:00Z"}),
     );
-    done(place.data(), &["speed", "--until-caught-up"]);
-    done(place.data(), &["batch", "run"]);
-    let server = Server::start(place.data(), &[]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["batch", "run"]);
+    let server = Server::start(installation.data(), &[]);
     let answer = server.client.json("/api/v1/applications/7/history");
     let days = answer["days"].as_array().expect("days");
     assert_eq!(days.len(), 1, "{answer}");
     assert_eq!(days[0]["connected_athletes"], 1);
     assert_eq!(answer["provenance"]["source"], "batch");
     let first = days[0]["date"].as_str().expect("a date");
-    let said = done(place.data(), &["applications", "history", "7"]);
-    assert_eq!(said, format!("{first}  1\n"));
-    let asked = ["applications", "history", "7", "--from", first, "--json"];
-    let said: Value = serde_json::from_str(&done(place.data(), &asked)).expect("JSON");
-    assert_eq!(said, json!({"application_id": 7, "days": days}));
+    let message = done(installation.data(), &["applications", "history", "7"]);
+    assert_eq!(message, format!("{first}  1\n"));
+    let args_json = ["applications", "history", "7", "--from", first, "--json"];
+    let message: Value =
+        serde_json::from_str(&done(installation.data(), &args_json)).expect("JSON");
+    assert_eq!(message, json!({"application_id": 7, "days": days}));
     for (args, status, words) in [
-        (&["8"][..], 1, "application 8: there is none"),
+        (&["8"][..], 1, "application 8 does not exist"),
         (&["7", "--from", "today"], 2, "expected a date"),
         (
             &["7", "--to", first, "--from", first],
@@ -382,9 +389,9 @@ fn told_by_processes(place: &Place) {
         ),
     ] {
         let args = [&["applications", "history"], args].concat();
-        let output = run(place.data(), &args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(status), "{said}");
-        assert!(said.contains(words), "{said}");
+        let output = run(installation.data(), &args);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{message}");
+        assert!(message.contains(words), "{message}");
     }
 }

@@ -2,24 +2,24 @@
 
 use serde_json::{Value, json};
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Server, done, run};
 
 const APPLICATION: &str = "/api/v1/applications/7";
 
 #[test]
-fn applications_are_looked_after_embedded() {
-    looked_after(&Place::embedded());
+fn applications_are_administered_embedded() {
+    administer(&Installation::embedded());
 }
 
 #[test]
-fn applications_are_looked_after_on_servers() {
-    looked_after(&Place::on_servers());
+fn applications_are_administered_on_servers() {
+    administer(&Installation::on_servers());
 }
 
-fn ingest(place: &Place, source: &str, rows: &[Value]) {
+fn ingest(installation: &Installation, source: &str, rows: &[Value]) {
     let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
-    place.ingest(source, &lines.join("\n"));
+    installation.ingest(source, &lines.join("\n"));
 }
 
 fn application(id: i64, name: &str, athlete_capacity: i64) -> Value {
@@ -38,36 +38,36 @@ fn connect(client: &Client, athlete: i64) -> u16 {
         .0
 }
 
-fn looked_after(place: &Place) {
+fn administer(installation: &Installation) {
     let pacer = application(7, "Pacer <b>&amp;</b> {{x}} @NAME@", 2);
-    ingest(place, "applications", &[pacer]);
-    let server = Server::start(place.data(), &[]);
+    ingest(installation, "applications", &[pacer]);
+    let server = Server::start(installation.data(), &[]);
     let client = &server.client;
-    done(place.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
     assert_eq!(
         [1, 2, 3].map(|athlete| connect(client, athlete)),
         [201, 201, 403]
     );
-    done(place.data(), &["speed", "--until-caught-up"]);
-    changes(place, client);
-    requests(place, client);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    changes(installation, client);
+    requests(installation, client);
     pages(client);
     bad(client);
-    lists(place, client);
+    lists(installation, client);
 }
 
 #[expect(clippy::too_many_lines, reason = "one story")]
-fn changes(place: &Place, client: &Client) {
+fn changes(installation: &Installation, client: &Client) {
     let patch = |body: &Value| sent(client.patch(APPLICATION, body.to_string().as_bytes()));
-    let off = json!({"enforced": false, "reason": "an event", "by": "ann"});
-    let (status, shown) = patch(&off);
+    let switch_off = json!({"enforced": false, "reason": "an event", "by": "ann"});
+    let (status, shown) = patch(&switch_off);
     assert_eq!(
         (status, &shown["enforced"]),
         (200, &json!(false)),
         "{shown}"
     );
     assert_eq!(connect(client, 3), 201);
-    done(place.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
     let both = json!({"enforced": true, "athlete_capacity": 4});
     let (_, shown) = patch(&both);
     let part = [
@@ -90,8 +90,11 @@ fn changes(place: &Place, client: &Client) {
         "--by",
         "bob",
     ];
-    let said = done(place.data(), &set);
-    assert!(said.contains("3 of 3 athletes are connected"), "{said}");
+    let message = done(installation.data(), &set);
+    assert!(
+        message.contains("3 of 3 athletes are connected"),
+        "{message}"
+    );
     assert_eq!(connect(client, 4), 403);
 
     let audit = client.json(&format!("{APPLICATION}/audit"));
@@ -139,23 +142,26 @@ fn changes(place: &Place, client: &Client) {
     assert_eq!(csv.lines().count(), 5, "{csv}");
 }
 
-fn requests(place: &Place, client: &Client) {
+fn requests(installation: &Installation, client: &Client) {
     let path = format!("{APPLICATION}/capacity-requests");
     let ask = |body: Value| sent(client.post(&path, body.to_string().as_bytes()));
     let (status, problem) = ask(json!({"athlete_capacity": 3}));
     assert_eq!(status, 400, "{problem}");
-    let wish = json!({"athlete_capacity": 10, "reason": "a launch", "by": "dev"});
-    let (status, first) = ask(wish.clone());
+    let capacity_request = json!({"athlete_capacity": 10, "reason": "a launch", "by": "dev"});
+    let (status, first) = ask(capacity_request.clone());
     assert_eq!((status, &first["state"]), (201, &json!("open")), "{first}");
-    let (status, problem) = ask(wish);
+    let (status, problem) = ask(capacity_request);
     assert_eq!(
         (status, &problem["type"], &problem["request"]),
         (409, &json!("/problems/request-open"), &first)
     );
     let listed = client.json("/api/v1/capacity-requests?state=open");
     assert_eq!(listed["requests"], json!([first]));
-    let said = done(place.data(), &["applications", "requests"]);
-    assert!(said.contains("application 7 asks for 10, by dev"), "{said}");
+    let message = done(installation.data(), &["applications", "requests"]);
+    assert!(
+        message.contains("application 7 requests 10, by dev"),
+        "{message}"
+    );
 
     let one = format!("/api/v1/capacity-requests/{}", first["id"]);
     let decide = |body: Value| sent(client.patch(&one, body.to_string().as_bytes()));
@@ -185,7 +191,7 @@ fn requests(place: &Place, client: &Client) {
     assert_eq!(audit["entries"][0]["request_id"], first["id"], "{audit}");
 
     done(
-        place.data(),
+        installation.data(),
         &["applications", "ask", "7", "--capacity", "9", "--by", "dev"],
     );
     let second = client.json(&format!("{path}?state=open"))["requests"][0]["id"].to_string();
@@ -198,13 +204,13 @@ fn requests(place: &Place, client: &Client) {
         "--by",
         "eve",
     ];
-    let said = done(place.data(), &refuse);
-    assert!(said.contains("is refused by eve"), "{said}");
-    let again = run(place.data(), &["applications", "grant", &second]);
-    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    let message = done(installation.data(), &refuse);
+    assert!(message.contains("is refused by eve"), "{message}");
+    let again = run(installation.data(), &["applications", "grant", &second]);
+    let message = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(
-        !again.status.success() && said.contains("is refused already"),
-        "{said}"
+        !again.status.success() && message.contains("is already refused"),
+        "{message}"
     );
     let of = client.json(&path)["requests"].as_array().map(Vec::len);
     assert_eq!(of, Some(2));
@@ -219,7 +225,7 @@ fn pages(client: &Client) {
         "{page}"
     );
     assert!(
-        page.contains("5 athletes are connected, and 5 may be."),
+        page.contains("5 athletes are connected; the limit is 5."),
         "{page}"
     );
     assert!(!page.contains("<b>"), "{page}");
@@ -239,7 +245,7 @@ fn pages(client: &Client) {
         "{page}"
     );
     assert!(
-        page.contains("5 athletes are connected, and 5 may be."),
+        page.contains("5 athletes are connected; the limit is 5."),
         "{page}"
     );
     let (status, kind, body) = client.post_for("application/json", &authorizations, athlete);
@@ -299,21 +305,21 @@ fn bad(client: &Client) {
     assert_eq!(client.get("/api/v1/capacity-requests?state=some").0, 400);
 }
 
-fn lists(place: &Place, client: &Client) {
+fn lists(installation: &Installation, client: &Client) {
     // Capacities are 10, 20, …; the number of athletes equals the id, except that the last
     // application has none.
     let rows: Vec<Value> = (1..=5)
         .map(|id| application(id, &format!("App {id}"), 10 * id))
         .collect();
-    ingest(place, "applications", &rows);
+    ingest(installation, "applications", &rows);
     let mut authorizations = Vec::new();
     for id in 1..=4 {
         for athlete in 0..id {
             authorizations.push(json!({"id": 100 * id + athlete, "application_id": id, "athlete_id": athlete, "created_at": "2026-01-01T00:00:00Z"}));
         }
     }
-    ingest(place, "authorizations", &authorizations);
-    done(place.data(), &["speed", "--until-caught-up"]);
+    ingest(installation, "authorizations", &authorizations);
+    done(installation.data(), &["speed", "--until-caught-up"]);
     let ids = |query: &str| {
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {
@@ -349,19 +355,19 @@ fn lists(place: &Place, client: &Client) {
             .is_some_and(|line| line.ends_with(",5,5,true,1.0,increments,,")),
         "{csv}"
     );
-    let said = done(
-        place.data(),
+    let message = done(
+        installation.data(),
         &["applications", "list", "--limit", "2", "--json"],
     );
-    let listed: Value = serde_json::from_str(&said).expect("JSON");
+    let listed: Value = serde_json::from_str(&message).expect("JSON");
     let listed = listed.as_array().expect("a list").iter();
     let listed: Vec<_> = listed
         .map(|one| one["id"].as_i64().unwrap_or_default())
         .collect();
     assert_eq!(listed, [7, 4], "as by HTTP");
-    let said = done(place.data(), &["applications", "show", "7"]);
+    let message = done(installation.data(), &["applications", "show", "7"]);
     assert!(
-        said.contains("5 of 5 athletes") && said.contains("capacity: 3 -> 5, by eve"),
-        "{said}"
+        message.contains("5 of 5 athletes") && message.contains("capacity: 3 -> 5, by eve"),
+        "{message}"
     );
 }

@@ -1,25 +1,25 @@
 //! An approved reconciliation repairs once, and never more differences than the approver saw.
 
-use batch::{Policy, RestoreOutcome, When};
+use batch::{Policy, RestoreOutcome, Scheduled, When};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::approvals::{self, NotApproved, approve};
 use stores::reconciliations;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Server, done, run};
 use tests::world::World;
 
-use crate::reconcile::{VIEW, damage, history, outcome_of, reconcile, scheduled};
-use crate::restore::{lived_in, these_are_right};
+use crate::reconcile::{VIEW, damage, history, outcome_and_alerts, reconcile, scheduled};
+use crate::restore::{assert_views_match, populate};
 
 /// The number of the latest comparison.
-async fn newest(world: &World) -> u64 {
+async fn latest_number(world: &World) -> u64 {
     let all = reconciliations::list(&*world.stores.records, Source::Plays, None, 1).await;
     all.expect("a history")[0].number
 }
 
-async fn approved(world: &World, number: u64) -> Result<u64, NotApproved> {
+async fn approve_number(world: &World, number: u64) -> Result<u64, NotApproved> {
     let records = &*world.stores.records;
     let now_ms = world.clock.now_ms();
     let reason = "it was a bad import";
@@ -27,48 +27,54 @@ async fn approved(world: &World, number: u64) -> Result<u64, NotApproved> {
     done.expect("an answer").map(|approval| approval.total)
 }
 
-async fn what_is_approved_is_put_right(world: &World) {
-    lived_in(world).await;
+/// Reconciles, and checks the outcome.
+async fn assert_outcome(world: &World, schedule: &Scheduled, when: When, expected: RestoreOutcome) {
+    let found = reconcile(world, schedule, when).await;
+    assert_eq!(outcome_and_alerts(&found).0, expected, "{found:?}");
+}
+
+async fn approved_differences_are_repaired(world: &World) {
+    populate(world).await;
     let report = scheduled(world, Policy::Report, None).await;
     damage(world, 5).await;
-    let found = reconcile(world, &report, When::Due).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs);
-    let number = newest(world).await;
+    assert_outcome(world, &report, When::Due, RestoreOutcome::Differs).await;
+    let number = latest_number(world).await;
     assert_eq!(
-        approved(world, number + 1).await,
+        approve_number(world, number + 1).await,
         Err(NotApproved::UnknownComparison)
     );
-    assert_eq!(approved(world, number).await, Ok(5));
+    assert_eq!(approve_number(world, number).await, Ok(5));
 
     // More differences than at the approval require another approval.
     damage(world, 7).await;
-    let found = reconcile(world, &report, When::Due).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::HeldBack, "{found:?}");
+    assert_outcome(world, &report, When::Due, RestoreOutcome::HeldBack).await;
     let unused = approvals::list(&*world.stores.records).await;
-    assert_eq!(unused.expect("approvals"), [], "it is spent");
-    let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
+    assert_eq!(
+        unused.expect("approvals"),
+        [],
+        "the approval is not used up"
+    );
+    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
 
     // Of two identical comparisons, only the later one can be approved.
-    let (old, new) = (number, newest(world).await);
-    let refused = approved(world, old).await;
+    let (old, new) = (number, latest_number(world).await);
+    let refused = approve_number(world, old).await;
     assert!(
         matches!(refused, Err(NotApproved::NotApprovable(_))),
         "{refused:?}"
     );
-    let total = approved(world, new).await.expect("an approval");
+    let total = approve_number(world, new).await.expect("an approval");
     assert!(total >= 7, "{total}");
     // An approval makes the schedule due, although its last run has just ended.
-    let found = reconcile(world, &report, When::Due).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::PutRight, "{found:?}");
-    these_are_right(world, &[VIEW]).await;
+    assert_outcome(world, &report, When::Due, RestoreOutcome::PutRight).await;
+    assert_views_match(world, &[VIEW]).await;
     // The latest comparison is the one that verified the repair.
     let record = &history(world).await[1];
     assert_eq!(
         (&record["by"], &record["reason"]),
         (&json!("ann"), &json!("it was a bad import"))
     );
-    let refused = approved(world, newest(world).await).await;
+    let refused = approve_number(world, latest_number(world).await).await;
     assert!(
         matches!(refused, Err(NotApproved::NotApprovable(_))),
         "{refused:?}"
@@ -78,61 +84,60 @@ async fn what_is_approved_is_put_right(world: &World) {
     // schedule's options are unchanged.
     damage(world, 1).await;
     reconcile(world, &report, When::Now).await;
-    assert_eq!(approved(world, newest(world).await).await, Ok(1));
+    assert_eq!(
+        approve_number(world, latest_number(world).await).await,
+        Ok(1)
+    );
     let mut other = report.clone();
     other.views[0].request.tolerance = (0, 0.0);
     other.views[0].request.to = Some(4_000_000_000);
-    let found = reconcile(world, &other, When::Now).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
-    let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
+    assert_outcome(world, &other, When::Now, RestoreOutcome::Differs).await;
+    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
 
     // An approval that was not used, because its process died, does not apply to later differences.
-    let number = newest(world).await;
-    assert_eq!(approved(world, number).await, Ok(1));
+    let number = latest_number(world).await;
+    assert_eq!(approve_number(world, number).await, Ok(1));
     let records = &*world.stores.records;
     let record = &history(world).await[0];
     let later = reconciliations::add(records, Source::Plays, "later", 2, record).await;
     assert!(later.expect("a number") > number);
-    let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
+    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
 
     // New damage is not repaired without a new approval.
     damage(world, 1).await;
-    let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
+    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_approved_is_put_right_embedded() {
-    what_is_approved_is_put_right(&World::new().await).await;
+async fn approved_differences_are_repaired_embedded() {
+    approved_differences_are_repaired(&World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_approved_is_put_right_on_servers() {
-    what_is_approved_is_put_right(&World::on_servers().await).await;
+async fn approved_differences_are_repaired_on_servers() {
+    approved_differences_are_repaired(&World::on_servers().await).await;
 }
 
 /// The same by command and over HTTP: a refusal is one sentence, and the list shows an approval
 /// until it is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_approved_by_command_and_over_http() {
-    let place = Place::embedded();
-    let world = place.world().await;
-    lived_in(&world).await;
+async fn approves_by_command_and_over_http() {
+    let installation = Installation::embedded();
+    let world = installation.world().await;
+    populate(&world).await;
     let report = scheduled(&world, Policy::Report, None).await;
     damage(&world, 5).await;
     reconcile(&world, &report, When::Due).await;
-    let number = newest(&world).await;
-    let refused = run(place.data(), &["restorate", "approve", "99"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2), "{said}");
+    let number = latest_number(&world).await;
+    let refused = run(installation.data(), &["restorate", "approve", "99"]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
     assert!(
-        said.contains("there is no comparison 99 of plays"),
-        "{said}"
+        message.contains("there is no comparison 99 of plays"),
+        "{message}"
     );
 
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     let path = |number: u64| {
         format!("/api/v1/reconciliations/approve?source=plays&number={number}&reason=bad%20import")
     };
@@ -165,7 +170,7 @@ async fn it_is_approved_by_command_and_over_http() {
         assert_eq!(status, 400, "{query}: {body}");
     }
     done(
-        place.data(),
+        installation.data(),
         &[
             "restorate",
             "approve",
@@ -175,11 +180,11 @@ async fn it_is_approved_by_command_and_over_http() {
         ],
     );
     assert_eq!(shown()["reconciliations"][0]["approval"]["reason"], "again");
-    let put_right = reconcile(&world, &report, When::Due).await;
+    let repaired = reconcile(&world, &report, When::Due).await;
     assert_eq!(
-        outcome_of(&put_right).0,
+        outcome_and_alerts(&repaired).0,
         RestoreOutcome::PutRight,
-        "{put_right:?}"
+        "{repaired:?}"
     );
     assert_eq!(shown()["reconciliations"][0]["approval"], Value::Null);
     let (status, body) = server.client.post(&path(number + 1), b"");

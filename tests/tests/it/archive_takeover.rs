@@ -17,7 +17,7 @@ const PLAYS: u64 = 116;
 const OWNER: u64 = 7;
 
 /// The data folder of the earlier version.
-fn unpacked() -> (tempfile::TempDir, PathBuf) {
+fn unpack_old_folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cases");
     let packed = packed.join("archive-without-versions.tar.gz");
@@ -40,8 +40,8 @@ fn archive(data: &Path) -> Archive {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_data_folder_is_taken_over_with_every_event() {
-    let (_folder, data) = unpacked();
+async fn a_data_folder_is_migrated_with_every_event() {
+    let (_folder, data) = unpack_old_folder();
     assert_eq!(total(&data)["count"], PLAYS);
     assert!(
         done(&data, &["migrate"]).contains("archive"),
@@ -106,8 +106,8 @@ async fn a_data_folder_is_taken_over_with_every_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_is_taken_over() {
-    let (_folder, data) = unpacked();
+async fn a_bucket_is_migrated() {
+    let (_folder, data) = unpack_old_folder();
     let (local, world) = (archive(&data), World::on_servers().await);
     for path in local.list("archive/plays").await.expect("files") {
         let bytes = local.get(&path).await.expect("reading").expect("a file");
@@ -145,10 +145,15 @@ async fn a_bucket_is_taken_over() {
         batch
             .migrate_archive(Source::Plays)
             .await
-            .expect("taken over")
+            .expect("migrating")
     );
-    assert!(!batch.migrate_archive(Source::Plays).await.expect("there"));
-    let of_bucket = archive_version(&world.stores.archive).await;
+    assert!(
+        !batch
+            .migrate_archive(Source::Plays)
+            .await
+            .expect("an existing archive")
+    );
+    let bucket_version = archive_version(&world.stores.archive).await;
     done(&data, &["migrate"]);
-    assert_eq!(of_bucket, archive_version(&local).await);
+    assert_eq!(bucket_version, archive_version(&local).await);
 }

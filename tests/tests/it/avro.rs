@@ -36,7 +36,7 @@ const AUTHORIZATIONS: &str = include_str!("../../../schemas/avro/authorizations.
 struct State {
     is_down: AtomicBool,
     knows_3: AtomicBool,
-    asked: AtomicU64,
+    request_count: AtomicU64,
 }
 
 async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
@@ -44,7 +44,7 @@ async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
     while !request.ends_with(b"\r\n\r\n") && request.len() < BODY_BYTES_MAX {
         request.push(stream.read_u8().await?);
     }
-    state.asked.fetch_add(1, Ordering::SeqCst);
+    state.request_count.fetch_add(1, Ordering::SeqCst);
     let request = String::from_utf8_lossy(&request).into_owned();
     let path = request.split(' ').nth(1).unwrap_or_default();
     // Base64 of `u:p`.
@@ -150,8 +150,8 @@ async fn count(world: &World) -> (i64, String) {
     let served = world.serve().await;
     let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
     let client = served.client.clone();
-    let asked = tokio::task::spawn_blocking(move || client.json(&path));
-    let answer = asked.await.expect("an answer");
+    let request_count = tokio::task::spawn_blocking(move || client.json(&path));
+    let answer = request_count.await.expect("an answer");
     served.end().await;
     let source = answer["provenance"]["source"].as_str().expect("a source");
     (
@@ -171,9 +171,9 @@ async fn dead_letters(world: &World) -> Vec<DeadLetter> {
         return Vec::new();
     }
     let fetched = world.stores.log.fetch(topic, 0, 0, limit).await;
-    let letters = fetched.expect("dead letters").records.values;
-    let letters = letters.iter().flatten();
-    letters
+    let dead_letter_records = fetched.expect("dead letters").records.values;
+    let dead_letter_records = dead_letter_records.iter().flatten();
+    dead_letter_records
         .map(|bytes| serde_json::from_slice(bytes).expect("a dead letter"))
         .collect()
 }
@@ -200,7 +200,7 @@ async fn both_layers_count_plays_of_avro() {
     append(&world, &records).await;
     world.catch_up().await;
     assert_eq!(count(&world).await, (4, "realtime".to_owned()));
-    let letters = dead_letters(&world).await;
+    let dead_letter_records = dead_letters(&world).await;
     let words = [
         "schema 1",
         "more bytes follow",
@@ -208,10 +208,14 @@ async fn both_layers_count_plays_of_avro() {
         "has the type PROTOBUF",
         "does not know the Avro schema 3",
     ];
-    assert_eq!(letters.len(), words.len(), "{letters:?}");
-    for (letter, word) in letters.iter().zip(words) {
-        assert!(letter.reason.contains(word), "{}", letter.reason);
-        assert!(records.contains(&letter.raw));
+    assert_eq!(
+        dead_letter_records.len(),
+        words.len(),
+        "{dead_letter_records:?}"
+    );
+    for (record, word) in dead_letter_records.iter().zip(words) {
+        assert!(record.reason.contains(word), "{}", record.reason);
+        assert!(records.contains(&record.raw));
     }
     world
         .run(&batch::RunRequest::default())
@@ -219,22 +223,22 @@ async fn both_layers_count_plays_of_avro() {
         .expect("a run");
     assert_eq!(count(&world).await, (4, "batch".to_owned()));
     // A known schema is not requested again.
-    let asked = state.asked.load(Ordering::SeqCst);
+    let request_count = state.request_count.load(Ordering::SeqCst);
     append(&world, &[avro(1, "e", "play")]).await;
     world.catch_up().await;
     assert_eq!(count(&world).await.0, 5);
-    assert!(state.asked.load(Ordering::SeqCst) <= asked + 3);
+    assert!(state.request_count.load(Ordering::SeqCst) <= request_count + 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registry_that_is_down_only_delays() {
+async fn an_unavailable_registry_only_delays() {
     let (state, options) = registry().await;
     let mut world = World::new().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
     append(&world, &[avro(1, "a", "play"), line("b")]).await;
     state.is_down.store(true, Ordering::SeqCst);
     let error = world.stores.schemas.writers(&BTreeSet::from([1])).await;
-    let error = error.expect_err("no answer");
+    let error = error.expect_err("an unanswered request");
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(error.to_string().contains("503"), "{error}");
     let up = async {
@@ -254,23 +258,25 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     let with_amount = with_amount
         .strip_suffix(&[0, 10])
         .map(|head| [head, &[2, 10]].concat());
-    let play = with_amount.expect("no amount");
+    let play = with_amount.expect("an error about the amount");
     append(&world, &[play, line("b")]).await;
     world.catch_up().await;
     assert_eq!(count(&world).await, (1, "realtime".to_owned()));
-    let letters = dead_letters(&world).await;
-    assert_eq!(letters.len(), 1);
+    let dead_letter_records = dead_letters(&world).await;
+    assert_eq!(dead_letter_records.len(), 1);
     // Once the registry is available, the records can be decoded.
     let (_state, options) = registry().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
-    let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
+    let lines = dead_letter_records
+        .iter()
+        .map(|record| (1, record.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
-    let (schemas, mut retaken) = (&*world.stores.schemas, ReprocessedIds::default());
+    let (schemas, mut reprocessed) = (&*world.stores.schemas, ReprocessedIds::default());
     let again = intake
-        .check_dead_letters(lines, &mut retaken, schemas)
+        .check_dead_letters(lines, &mut reprocessed, schemas)
         .await;
-    let taken = intake.reprocess(again.expect("looking at it")).await;
-    assert_eq!(taken.expect("taking it again").accepted, 1);
+    let report = intake.reprocess(again.expect("checking it")).await;
+    assert_eq!(report.expect("reprocessing it").accepted, 1);
     // The first record is decodable by now, but the reprocessed copy is the one that counts.
     world.catch_up().await;
     assert_eq!(count(&world).await, (6, "realtime".to_owned()));
@@ -278,29 +284,31 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     run.expect("a run");
     assert_eq!(count(&world).await, (6, "batch".to_owned()));
     assert!(
-        letters[0].reason.contains("registry.url"),
+        dead_letter_records[0].reason.contains("registry.url"),
         "{}",
-        letters[0].reason
+        dead_letter_records[0].reason
     );
 }
 
 /// Reprocesses the dead letters of plays.
 async fn replay(world: &World) -> u64 {
-    let letters = dead_letters(world).await;
-    let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
+    let dead_letter_records = dead_letters(world).await;
+    let lines = dead_letter_records
+        .iter()
+        .map(|record| (1, record.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
-    let (schemas, mut retaken) = (&*world.stores.schemas, ReprocessedIds::default());
+    let (schemas, mut reprocessed) = (&*world.stores.schemas, ReprocessedIds::default());
     let again = intake
-        .check_dead_letters(lines, &mut retaken, schemas)
+        .check_dead_letters(lines, &mut reprocessed, schemas)
         .await;
-    let taken = intake.reprocess(again.expect("looking at it")).await;
-    taken.expect("taking it again").accepted
+    let report = intake.reprocess(again.expect("checking it")).await;
+    report.expect("reprocessing it").accepted
 }
 
 /// A record whose schema is registered too late stays a dead letter for both layers when they read
 /// it again. It counts once, after it is reprocessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
+async fn a_late_schema_does_not_change_earlier_decisions() {
     for run_between in [false, true] {
         let (state, options) = registry().await;
         let mut world = World::new().await;
@@ -315,7 +323,10 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
                 batch.archive(Source::Plays, true, stop).await
             }
         };
-        let error = archive(&world).await.expect_err("undecided").to_string();
+        let error = archive(&world)
+            .await
+            .expect_err("an undecided request")
+            .to_string();
         assert!(error.contains("is not a dead letter yet"), "{error}");
         world.catch_up().await;
         assert_eq!(count(&world).await, (1, "realtime".to_owned()));
@@ -347,7 +358,7 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
 /// Live state is lost before any run. The rebuild reads the record, which is decodable by now, and
 /// still does not count it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_counts_no_dead_letter() {
+async fn a_rebuild_counts_no_dead_letter() {
     let (state, options) = registry().await;
     let mut world = World::new().await;
     let registry = || Arc::new(Registry::new(&options).expect("a registry"));
@@ -356,7 +367,7 @@ async fn a_replay_counts_no_dead_letter() {
     world.catch_up().await;
     assert_eq!(count(&world).await, (1, "realtime".to_owned()));
     state.knows_3.store(true, Ordering::SeqCst);
-    world.lose_live();
+    world.delete_live_state();
     world.stores.schemas = registry();
     world.catch_up().await;
     assert_eq!(count(&world).await, (1, "realtime".to_owned()));
@@ -381,13 +392,13 @@ async fn a_producer_of_unknown_schemas_costs_few_requests() {
             "{told:?}"
         );
     }
-    assert_eq!(state.asked.load(Ordering::SeqCst), 2);
+    assert_eq!(state.request_count.load(Ordering::SeqCst), 2);
 }
 
 /// Other programs may send Avro notifications. A record that was not one is published when it is
 /// reprocessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn notifications_of_avro_are_taken() {
+async fn avro_notifications_are_ingested() {
     let (_state, options) = registry().await;
     let mut world = World::new().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
@@ -411,10 +422,13 @@ async fn notifications_of_avro_are_taken() {
         // Another program changes the row and publishes a notification.
         let intake = world.intake(source).await;
         let row = parse(source, row.to_string().as_bytes()).expect("a row");
-        let canon = &world.stores.entities;
-        let applied = canon.apply(&[row], NOW_MS).await.expect("applying");
-        let told: Vec<i64> = applied.notifications.iter().map(|told| told.id).collect();
-        canon.remove_notifications(&told).await.expect("noting");
+        let entity_store = &world.stores.entities;
+        let applied = entity_store.apply(&[row], NOW_MS).await.expect("applying");
+        let ids: Vec<i64> = applied.notifications.iter().map(|one| one.id).collect();
+        entity_store
+            .remove_notifications(&ids)
+            .await
+            .expect("recording");
         let cut = notification(schema)[..6].to_vec();
         let records = [
             cut.clone(),
@@ -435,15 +449,15 @@ async fn notifications_of_avro_are_taken() {
         let again = [cut, notification(schema), b"nothing".to_vec()];
         let again = (0..).zip(again.iter().map(Vec::as_slice));
         let again = intake.check_notifications(again, &*world.stores.schemas);
-        let again = again.await.expect("looking at them");
-        let taken = intake.reprocess(again).await.expect("taking them again");
-        assert_eq!(taken.accepted, 1);
-        let told = &taken.rejected[1].reason;
+        let again = again.await.expect("checking them");
+        let report = intake.reprocess(again).await.expect("reprocessing them");
+        assert_eq!(report.accepted, 1);
+        let told = &report.rejected[1].reason;
         assert!(
             told.starts_with(&format!("not a notification of {source}")),
             "{told}"
         );
-        assert_eq!((taken.rejected.len(), taken.rejected[1].line), (2, 2));
+        assert_eq!((report.rejected.len(), report.rejected[1].line), (2, 2));
         assert_eq!(world.catch_up_on(source).await.events, 1);
     }
     let served = world.serve().await;
@@ -452,14 +466,14 @@ async fn notifications_of_avro_are_taken() {
         ("/api/v1/applications/3", "connected_athletes"),
     ] {
         let client = served.client.clone();
-        let asked = tokio::task::spawn_blocking(move || client.json(path)).await;
-        assert_eq!(asked.expect("an answer")[field], 1, "{path}");
+        let request_count = tokio::task::spawn_blocking(move || client.json(path)).await;
+        assert_eq!(request_count.expect("an answer")[field], 1, "{path}");
     }
     served.end().await;
 }
 
 #[tokio::test]
-async fn what_is_no_registry_is_told_and_nothing_is_thrown_away() {
+async fn a_wrong_registry_is_reported_and_loses_nothing() {
     let (_state, options) = registry().await;
     let ids = BTreeSet::from([1]);
     let sound = Registry::new(&options).expect("a registry");
@@ -485,12 +499,15 @@ async fn what_is_no_registry_is_told_and_nothing_is_thrown_away() {
         assert!(error.to_string().contains(word), "{error}");
         assert!(!error.to_string().contains("wrong"), "{error}");
     }
-    let nobody = RegistryOptions {
+    let unreachable = RegistryOptions {
         url: "http://127.0.0.1:1".to_owned(),
         ..options.clone()
     };
-    let registry = Registry::new(&nobody).expect("a registry");
-    let error = registry.writers(&ids).await.expect_err("nobody there");
+    let registry = Registry::new(&unreachable).expect("a registry");
+    let error = registry
+        .writers(&ids)
+        .await
+        .expect_err("an unreachable registry");
     assert_eq!(error.kind(), ErrorKind::Retry);
     for url in ["", "127.0.0.1:8081", "ftp://x", "http://me:secret@x"] {
         let options = RegistryOptions {

@@ -23,14 +23,14 @@ fn play(event: &str, day: u32) -> String {
 async fn total(served: &Served) -> Value {
     let client = served.client.clone();
     let path = "/api/v1/stats/plays/total?owner_id=7&period=all";
-    let asked = tokio::task::spawn_blocking(move || client.json(path));
-    asked.await.expect("an answer")
+    let answer = tokio::task::spawn_blocking(move || client.json(path));
+    answer.await.expect("an answer")
 }
 
 /// Backfilled events count from the run that includes them. They appear all at once, and events
 /// that are also in the log count once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backfilled_events_count_from_their_run_on() {
+async fn backfilled_events_count_from_the_next_run() {
     let world = World::new().await;
     let served = world.serve().await;
     world.ingest(&[play("a", 1), play("b", 2)]).await;
@@ -51,9 +51,7 @@ async fn backfilled_events_count_from_their_run_on() {
         jobs: vec!["plays_detail".to_owned()],
         ..RunRequest::default()
     };
-    let refused = run(alone.clone())
-        .await
-        .expect_err("all views take it in together");
+    let refused = run(alone.clone()).await.expect_err("deltas of all views");
     assert!(
         refused.to_string().contains("batch run` first"),
         "{refused}"
@@ -66,7 +64,7 @@ async fn backfilled_events_count_from_their_run_on() {
         (&after["count"], &after["provenance"]["backfills"]),
         (&json!(5), &json!(1))
     );
-    // The test for a single job ends here; its rows are unchanged below.
+    // From here on, runs are incremental again, also those of a single job.
     run(alone).await.expect("a run of one job");
     world.ingest(&[play("f", 2)]).await;
     world.catch_up().await;
@@ -78,7 +76,7 @@ async fn backfilled_events_count_from_their_run_on() {
 
 /// The command writes dead letters for bad lines, and leaves no files after a bad file.
 #[test]
-fn the_command_takes_all_or_nothing() {
+fn the_command_ingests_all_files_or_none() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let write = |name: &str, lines: &[&str]| {
@@ -94,10 +92,10 @@ fn the_command_takes_all_or_nothing() {
         &["backfill", "plays", &good, &bad.display().to_string()],
     );
     assert_eq!(failed.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    let message = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert!(
-        said.contains("no event of this backfill counts") && said.contains("bad.parquet"),
-        "{said}"
+        message.contains("no event of this backfill counts") && message.contains("bad.parquet"),
+        "{message}"
     );
     let refused = run(&data, &["backfill", "efforts", &good]);
     assert_eq!(refused.status.code(), Some(2));
@@ -124,10 +122,10 @@ fn the_command_takes_all_or_nothing() {
 
 /// A lease store that grants every lease, as after the holder lost it or is about to lose it.
 #[derive(Debug, Clone, Default)]
-struct Lost(CancellationToken);
+struct GrantAllLeases(CancellationToken);
 
 #[async_trait]
-impl Leases for Lost {
+impl Leases for GrantAllLeases {
     async fn acquire(
         &self,
         _: &str,
@@ -138,7 +136,7 @@ impl Leases for Lost {
 }
 
 #[async_trait]
-impl LeaseGuard for Lost {
+impl LeaseGuard for GrantAllLeases {
     fn lost(&self) -> CancellationToken {
         self.0.clone()
     }
@@ -154,13 +152,13 @@ fn events(lines: &[String]) -> RecordBatch {
 }
 
 /// Creates `count` plays with this name prefix.
-fn many(name: &str, count: usize) -> Vec<String> {
+fn numbered_plays(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| play(&format!("{name}{n}"), 1)).collect()
 }
 
-async fn begun(world: &World, lines: &[String]) -> Backfill {
-    let begun = world.batch().backfill(Source::Plays).await;
-    let mut backfill = begun.expect("a backfill");
+async fn started(world: &World, lines: &[String]) -> Backfill {
+    let started = world.batch().backfill(Source::Plays).await;
+    let mut backfill = started.expect("a backfill");
     backfill.add(events(lines)).await.expect("writing events");
     backfill
 }
@@ -173,14 +171,14 @@ async fn data_files(world: &World) -> usize {
 /// Two backfills both hold the lease. The first to finish counts with all its events. The other one
 /// fails and leaves no files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_at_once_the_first_that_ends_counts() {
+async fn the_first_of_two_backfills_to_finish_counts() {
     for is_first_overtaken in [true, false] {
         let mut world = World::new().await;
-        world.stores.leases = Arc::new(Lost::default());
+        world.stores.leases = Arc::new(GrantAllLeases::default());
         world.intake(Source::Plays).await;
         world.catch_up().await;
-        let one = begun(&world, &many("a", 130)).await;
-        let other = begun(&world, &many("b", 70)).await;
+        let one = started(&world, &numbered_plays("a", 130)).await;
+        let other = started(&world, &numbered_plays("b", 70)).await;
         assert_eq!(data_files(&world).await, 2, "a file of each is written");
         let (ends, overtaken, count) = if is_first_overtaken {
             (other, one, 70)
@@ -189,7 +187,7 @@ async fn of_two_at_once_the_first_that_ends_counts() {
         };
         let report = ends.finish().await.expect("a backfill");
         assert_eq!((report.backfill, report.events), (1, count));
-        let refused = overtaken.finish().await.expect_err("it came too late");
+        let refused = overtaken.finish().await.expect_err("a late request");
         let refused = refused.to_string();
         assert!(refused.contains("No event of"), "{refused}");
         assert_eq!(data_files(&world).await as u64, report.files);
@@ -198,21 +196,27 @@ async fn of_two_at_once_the_first_that_ends_counts() {
         assert_eq!(total(&served).await["count"], count);
         served.end().await;
         // The next backfill works as usual.
-        let report = begun(&world, &many("c", 3)).await.finish().await;
+        let report = started(&world, &numbered_plays("c", 3))
+            .await
+            .finish()
+            .await;
         assert_eq!(report.expect("a backfill").backfill, 2);
     }
 }
 
 /// A killed backfill leaves files until the next one finishes; a cancelled one leaves none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_of_the_dead_go_once_another_one_ends() {
+async fn files_of_a_killed_backfill_are_deleted_by_the_next() {
     let world = World::new().await;
-    drop(begun(&world, &many("a", 70)).await);
-    let second = begun(&world, &many("b", 70)).await;
+    drop(started(&world, &numbered_plays("a", 70)).await);
+    let second = started(&world, &numbered_plays("b", 70)).await;
     assert_eq!(data_files(&world).await, 2, "it might live");
     second.abandon().await;
     assert_eq!(data_files(&world).await, 1);
-    let report = begun(&world, &many("c", 7)).await.finish().await;
+    let report = started(&world, &numbered_plays("c", 7))
+        .await
+        .finish()
+        .await;
     assert_eq!(report.expect("a backfill").backfill, 1);
     assert_eq!(data_files(&world).await, 1);
 }
@@ -221,15 +225,15 @@ async fn files_of_the_dead_go_once_another_one_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backfill_without_its_lease_stops() {
     let mut world = World::new().await;
-    let lease = Lost::default();
+    let lease = GrantAllLeases::default();
     world.stores.leases = Arc::new(lease.clone());
-    let mut backfill = begun(&world, &many("a", 70)).await;
+    let mut backfill = started(&world, &numbered_plays("a", 70)).await;
     assert_eq!(data_files(&world).await, 1);
     lease.0.cancel();
-    let refused = backfill.add(events(&many("b", 1))).await;
-    let refused = refused.expect_err("the lease is lost").to_string();
+    let refused = backfill.add(events(&numbered_plays("b", 1))).await;
+    let refused = refused.expect_err("a lost lease").to_string();
     assert!(refused.contains("lease of a backfill"), "{refused}");
-    let refused = backfill.finish().await.expect_err("the lease is lost");
+    let refused = backfill.finish().await.expect_err("a lost lease");
     assert!(refused.to_string().contains("it was lost"), "{refused}");
     let left = world.stores.archive.list("archive/plays/files").await;
     assert_eq!(left.expect("the archive"), Vec::<String>::new());
@@ -240,17 +244,23 @@ async fn a_backfill_without_its_lease_stops() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_is_free_after_a_backfill_on_servers() {
     let world = World::on_servers().await;
-    let report = begun(&world, &many("a", 3)).await.finish().await;
+    let report = started(&world, &numbered_plays("a", 3))
+        .await
+        .finish()
+        .await;
     assert_eq!(report.expect("a backfill").backfill, 1);
-    let second = begun(&world, &many("b", 3)).await;
+    let second = started(&world, &numbered_plays("b", 3)).await;
     let busy = world.batch().backfill(Source::Plays).await;
-    let busy = busy.expect_err("another one is under way").to_string();
+    let busy = busy.expect_err("another running one").to_string();
     let whose = format!("for plays: process {} (since ", std::process::id());
     assert!(
         busy.starts_with("a backfill is under way") && busy.contains(&whose),
         "{busy}"
     );
     second.abandon().await;
-    let report = begun(&world, &many("c", 3)).await.finish().await;
+    let report = started(&world, &numbered_plays("c", 3))
+        .await
+        .finish()
+        .await;
     assert_eq!(report.expect("a backfill").backfill, 2);
 }

@@ -10,41 +10,41 @@ use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 use stores::cassandra::Cassandra;
 use tests::folder;
-use tests::place::Place;
+use tests::installation::Installation;
+use tests::play_queries::PlayGenerator;
 use tests::process::{Server, done};
-use tests::questions::Traffic;
 use tests::servers;
 
 use crate::processes::compare;
 
 const QUESTIONS: usize = 10;
 
-fn count(place: &Place, traffic: &mut Traffic, lines: usize) {
-    place.ingest("plays", &traffic.lines(lines).join("\n"));
-    done(place.data(), &["speed", "--until-caught-up"]);
+fn count(installation: &Installation, traffic: &mut PlayGenerator, lines: usize) {
+    installation.ingest("plays", &traffic.lines(lines).join("\n"));
+    done(installation.data(), &["speed", "--until-caught-up"]);
 }
 
 /// Creates entity rows that only the entity store holds.
-fn connect(place: &Place) {
+fn connect(installation: &Installation) {
     let application = json!({"id": 7, "name": "An app", "owner": "Ada", "athlete_capacity": 100});
-    place.ingest("applications", &application.to_string());
+    installation.ingest("applications", &application.to_string());
     let authorization = |id: i64| json!({"id": id, "application_id": 7, "athlete_id": id, "created_at": "2026-03-01T10:00:00Z"});
     let rows: Vec<String> = (1..=20).map(|id| authorization(id).to_string()).collect();
-    place.ingest("authorizations", &rows.join("\n"));
+    installation.ingest("authorizations", &rows.join("\n"));
     let effort = |id: i64| {
         json!({"id": id, "segment_id": 3, "athlete_id": id, "activity_id": id, "elapsed_time": 100 + id,
             "started_at": "2026-03-01T10:00:00Z"})
     };
     let rows: Vec<String> = (1..=15).map(|id| effort(id).to_string()).collect();
-    place.ingest("efforts", &rows.join("\n"));
+    installation.ingest("efforts", &rows.join("\n"));
 }
 
 /// Ingests events and rows, and runs a batch over them.
-fn begin(place: &Place, traffic: &mut Traffic, lines: usize) {
-    count(place, traffic, lines);
-    connect(place);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    done(place.data(), &["batch", "run"]);
+fn begin(installation: &Installation, traffic: &mut PlayGenerator, lines: usize) {
+    count(installation, traffic, lines);
+    connect(installation);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["batch", "run"]);
 }
 
 fn check_entities(server: &Server) {
@@ -58,10 +58,10 @@ fn check_entities(server: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
+async fn an_embedded_installation_is_restored_from_a_copy_of_its_folder() {
     let mut rng = SmallRng::seed_from_u64(31);
-    let mut traffic = Traffic::new(31);
-    let (before, after) = (Place::embedded(), Place::embedded());
+    let mut traffic = PlayGenerator::new(31);
+    let (before, after) = (Installation::embedded(), Installation::embedded());
     begin(&before, &mut traffic, 300);
     count(&before, &mut traffic, 100);
     let names = "{\"id\": 3, \"name\": \"Old Climb\"}";
@@ -86,16 +86,16 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
 
 /// The archive and the views may be restored separately, from copies of different days.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
+async fn parts_of_an_embedded_installation_are_restored_from_older_copies() {
     let mut rng = SmallRng::seed_from_u64(33);
-    let mut traffic = Traffic::new(33);
-    let place = Place::embedded();
-    let kept = place.folder().join("kept");
-    begin(&place, &mut traffic, 200);
-    copied(place.data(), &kept);
+    let mut traffic = PlayGenerator::new(33);
+    let installation = Installation::embedded();
+    let backup = installation.folder().join("kept");
+    begin(&installation, &mut traffic, 200);
+    copy_folder(installation.data(), &backup);
     for _ in 0..2 {
-        count(&place, &mut traffic, 100);
-        done(place.data(), &["batch", "run"]);
+        count(&installation, &mut traffic, 100);
+        done(installation.data(), &["batch", "run"]);
     }
     for parts in [
         &["archive"][..],
@@ -103,61 +103,61 @@ async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
         &["live.db"],
         &["archive", "live.db"],
     ] {
-        folder::let_go(place.data()).await;
+        folder::wait_until_closed(installation.data()).await;
         for part in parts {
-            come_back(place.data(), &kept, part);
+            restore(installation.data(), &backup, part);
         }
-        done(place.data(), &["migrate"]);
-        done(place.data(), &["speed", "--until-caught-up"]);
-        let world = place.world().await;
-        let server = Server::start(place.data(), &[]);
+        done(installation.data(), &["migrate"]);
+        done(installation.data(), &["speed", "--until-caught-up"]);
+        let world = installation.world().await;
+        let server = Server::start(installation.data(), &[]);
         compare(&world, &server.client, &mut rng, QUESTIONS).await;
         check_entities(&server);
-        count(&place, &mut traffic, 50);
-        done(place.data(), &["batch", "run"]);
+        count(&installation, &mut traffic, 50);
+        done(installation.data(), &["batch", "run"]);
         compare(&world, &server.client, &mut rng, QUESTIONS).await;
         check_entities(&server);
         let view = ["restorate", "--view", "plays_detail"];
         done(
-            place.data(),
+            installation.data(),
             &[&view[..], &["--expected", "archive"]].concat(),
         );
     }
 }
 
 /// Copies a folder as an operator does, symbolic links as links.
-fn copied(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg("-a").args([from, to]).status();
-    assert!(copied.expect("cp").success());
+fn copy_folder(from: &Path, to: &Path) {
+    let copy_folder = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copy_folder.expect("cp").success());
 }
 
 /// Restores a part of an installation from the copy: a folder, or a file and its companion files.
-fn come_back(data: &Path, kept: &Path, part: &str) {
-    let is_of_it = |name: &str| {
+fn restore(data: &Path, backup: &Path, part: &str) {
+    let is_part = |name: &str| {
         let rest = name.strip_prefix(part);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
     };
     let names = |folder: &Path| {
         let entries = std::fs::read_dir(folder).expect("a folder").flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter(|name| is_of_it(name)).collect::<Vec<_>>()
+        names.filter(|name| is_part(name)).collect::<Vec<_>>()
     };
     for name in names(data) {
         let path = data.join(name);
         match path.is_dir() {
-            true => std::fs::remove_dir_all(&path).expect("it goes"),
-            false => std::fs::remove_file(&path).expect("it goes"),
+            true => std::fs::remove_dir_all(&path).expect("deleting"),
+            false => std::fs::remove_file(&path).expect("deleting"),
         }
     }
-    let back = names(kept);
+    let back = names(backup);
     assert!(!back.is_empty(), "{part}");
     for name in back {
-        copied(&kept.join(&name), &data.join(&name));
+        copy_folder(&backup.join(&name), &data.join(&name));
     }
 }
 
 /// A dump of the schema from pg_dump, as SQL statements.
-fn dumped(schema: &str) -> String {
+fn dump_schema(schema: &str) -> String {
     let address = servers::postgres();
     let (host, port) = address.split_once(':').expect("a port");
     let mut command = Command::new("pg_dump");
@@ -170,36 +170,36 @@ fn dumped(schema: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_comes_back_from_its_backups_on_servers() {
+async fn an_installation_is_restored_from_its_backups_on_servers() {
     let mut rng = SmallRng::seed_from_u64(32);
-    let mut traffic = Traffic::new(32);
-    let place = Place::on_servers();
-    begin(&place, &mut traffic, 300);
-    count(&place, &mut traffic, 100);
-    let options = place.options();
+    let mut traffic = PlayGenerator::new(32);
+    let installation = Installation::on_servers();
+    begin(&installation, &mut traffic, 300);
+    count(&installation, &mut traffic, 100);
+    let options = installation.options();
     let schema = options.namespace.identifier("backstitch");
-    let dump = dumped(&schema);
+    let dump = dump_schema(&schema);
 
     // Deletes batch rows, run records, live state and the entity store. The log and the archive
     // stay.
     Cassandra::remove(&options.cassandra, &options.namespace)
         .await
-        .expect("it goes");
-    servers::forget_live(&options.namespace);
-    servers::run_on_postgres(&format!("DROP SCHEMA {schema} CASCADE")).expect("it goes");
+        .expect("deleting");
+    servers::delete_live_state_of(&options.namespace);
+    servers::run_on_postgres(&format!("DROP SCHEMA {schema} CASCADE")).expect("deleting");
 
-    servers::run_on_postgres(&dump).expect("it comes back");
-    done(place.data(), &["migrate"]);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    let world = place.world().await;
-    let server = Server::start(place.data(), &[]);
+    servers::run_on_postgres(&dump).expect("a restored copy");
+    done(installation.data(), &["migrate"]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    let world = installation.world().await;
+    let server = Server::start(installation.data(), &[]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
-    done(place.data(), &["batch", "run"]);
+    done(installation.data(), &["batch", "run"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
-    count(&place, &mut traffic, 100);
-    done(place.data(), &["batch", "run", "--full"]);
+    count(&installation, &mut traffic, 100);
+    done(installation.data(), &["batch", "run", "--full"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
     let told = [
@@ -209,5 +209,5 @@ async fn an_installation_comes_back_from_its_backups_on_servers() {
         "--expected",
         "archive",
     ];
-    done(place.data(), &told);
+    done(installation.data(), &told);
 }

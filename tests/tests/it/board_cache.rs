@@ -33,10 +33,14 @@ pub(crate) async fn filled(world: &World) -> Vec<(PartitionId, RegisteredBoard)>
     let mut filled = Vec::new();
     for partition in 0..PARTITIONS {
         let source = Source::Efforts;
-        let slot = PartitionId { source, partition };
-        let boards = cache.read_register(slot).await.expect("a register").boards;
+        let partition_id = PartitionId { source, partition };
+        let boards = cache
+            .read_register(partition_id)
+            .await
+            .expect("a register")
+            .boards;
         let boards = boards.into_iter().filter(|board| board.bytes.is_some());
-        filled.extend(boards.map(|board| (slot, board)));
+        filled.extend(boards.map(|board| (partition_id, board)));
     }
     filled
 }
@@ -84,7 +88,7 @@ pub(crate) const OVERALL: &str = "/api/v1/boards/segments/7?limit=5";
 
 /// A cached board follows every change, and gives the same answers as the stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_board_in_demand_is_cached_and_kept() {
+async fn a_requested_board_is_cached_and_updated() {
     let world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
@@ -100,7 +104,7 @@ async fn a_board_in_demand_is_cached_and_kept() {
         .run_on(Source::Efforts, &request)
         .await
         .expect("a run");
-    // Run records may be cached for 500 ms.
+    // Readers cache run records briefly.
     tokio::time::sleep(Duration::from_millis(600)).await;
     let answer = served.client.ask(OVERALL).await;
     assert_eq!(answer["provenance"]["source"], "batch", "{answer}");
@@ -110,7 +114,7 @@ async fn a_board_in_demand_is_cached_and_kept() {
 
 /// Boards that were not read lately are evicted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn boards_that_take_too_much_memory_go() {
+async fn boards_beyond_the_memory_limit_are_evicted() {
     let mut world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
@@ -119,9 +123,9 @@ async fn boards_that_take_too_much_memory_go() {
     world.speed_options.board_cache_bytes_max = u64::from(PARTITIONS) * bytes * 5 / 2;
     for year in 2021..2027 {
         let path = format!("{OVERALL}&window=year&date={year}-01-01");
-        let of_year = athletes(&served.client, &path).await;
-        assert_eq!(of_year.len(), if year == 2026 { 5 } else { 0 });
-        fill_or_not(&world, &served.client, &path).await;
+        let athletes_of_year = athletes(&served.client, &path).await;
+        assert_eq!(athletes_of_year.len(), if year == 2026 { 5 } else { 0 });
+        request_board(&world, &served.client, &path).await;
     }
     let left: u64 = filled(&world)
         .await
@@ -132,7 +136,7 @@ async fn boards_that_take_too_much_memory_go() {
     served.end().await;
 }
 
-async fn fill_or_not(world: &World, client: &Client, path: &str) {
+async fn request_board(world: &World, client: &Client, path: &str) {
     for _ in 0..4 {
         athletes(client, path).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -141,7 +145,7 @@ async fn fill_or_not(world: &World, client: &Client, path: &str) {
 }
 
 /// A row for a member that is better than all others.
-fn first_of(job: &Job<Board>, member: i64, epoch: Epoch) -> (Vec<u8>, Option<BoardRow>) {
+fn best_row(job: &Job<Board>, member: i64, epoch: Epoch) -> (Vec<u8>, Option<BoardRow>) {
     let encoded = |shape: &KeyShape, value: i64| {
         let values = shape.0.iter().map(|column| match column.nullable {
             true => KeyValue::Null,
@@ -178,25 +182,27 @@ async fn ranks(client: &Client, athletes: &[i64]) -> Vec<(i64, i64)> {
 
 /// The worker notices a wrong row and drops the board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_row_is_found_and_the_board_dropped() {
+async fn a_wrong_row_drops_the_board() {
     let mut world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
-    let (slot, board) = filled(&world).await.remove(0);
-    let section = FilteredBoard::decode(&board.name.section).expect("a section");
-    assert_eq!(section.filters, []);
+    let (partition_id, board) = filled(&world).await.remove(0);
+    let filtered = FilteredBoard::decode(&board.name.section).expect("a filtered board");
+    assert_eq!(filtered.filters, []);
     let live = &world.stores.live;
     let seen = live
-        .read_deltas(slot.source, PARTITIONS, &[])
+        .read_deltas(partition_id.source, PARTITIONS, &[])
         .await
-        .expect("slots")
+        .expect("live state")
         .partition_states;
-    let seen = seen[slot.partition as usize].clone().expect("a slot");
+    let seen = seen[partition_id.partition as usize]
+        .clone()
+        .expect("a partition state");
     let mut jobs = world.catalog.boards().iter();
     let job = jobs.find(|job| job.board() == "segments");
     let job = job.expect("the board");
     // A wrong entry of a member, and an entry of an unknown member.
-    let rows = [3, 99].map(|id| first_of(job, id, seen.epoch));
+    let rows = [3, 99].map(|id| best_row(job, id, seen.epoch));
     let changes = Changes {
         boards: CachedBoardChanges {
             boards: vec![CachedBoardChange {
@@ -209,9 +215,15 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
     };
     let views = [job.view()];
     let applied = live
-        .apply(slot, seen.checkpoint(), seen.position, &views, &changes)
+        .apply(
+            partition_id,
+            seen.checkpoint(),
+            seen.position,
+            &views,
+            &changes,
+        )
         .await;
-    applied.expect("a server").expect("the fence");
+    applied.expect("a server").expect("the current checkpoint");
     assert_eq!(
         athletes(&served.client, OVERALL).await[0],
         3,
@@ -239,37 +251,42 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
 
 /// Deleting keys of a board evicts it from the cache, and makes no answer wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_board_whose_keys_are_gone_is_filled_anew() {
+async fn a_board_with_deleted_keys_is_filled_again() {
     let world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
     let (_, board) = filled(&world).await.remove(0);
-    let mut gone = board;
-    for what in [("?", 3, 90), ("m", 1, 89), ("z", 1, 88), ("h", 1, 87)] {
-        gone = delete_and_fill(&world, &served.client, &gone, what).await;
+    let mut current = board;
+    for (keys, count, time) in [("?", 3, 90), ("m", 1, 89), ("z", 1, 88), ("h", 1, 87)] {
+        let deleted = delete_board_keys(&world, &current, keys);
+        assert_eq!(deleted, count, "the keys of {current:?}");
+        current = fill_again(&world, &served.client, &current, time).await;
     }
     assert_eq!(athletes(&served.client, OVERALL).await, [40, 1, 2, 3, 4]);
     served.end().await;
 }
 
-/// Deletes keys of a board, fills it again, and returns the new board.
-async fn delete_and_fill(
+/// Deletes the keys of a board that match a pattern, and returns their number.
+fn delete_board_keys(world: &World, board: &RegisteredBoard, keys: &str) -> i64 {
+    let namespace = world.namespace().expect("servers");
+    delete_keys(&format!("{{{namespace}:*b:{}:{keys}", board.id))
+}
+
+/// Fills a board with deleted keys again, and returns the new board.
+async fn fill_again(
     world: &World,
     client: &Client,
     board: &RegisteredBoard,
-    (keys, count, time): (&str, i64, i64),
+    time: i64,
 ) -> RegisteredBoard {
-    let namespace = world.namespace().expect("servers");
-    let deleted = delete_keys(&format!("{{{namespace}:*b:{}:{keys}", board.id));
-    assert_eq!(deleted, count, "the keys of {board:?}");
     // An athlete's time changes before the worker notices the missing keys.
     let line = effort(40, time);
     world.ingest_into(Source::Efforts, &[line]).await;
     world.catch_up_on(Source::Efforts).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let first = athletes(client, OVERALL).await;
-        assert_eq!(first, [40, 1, 2, 3, 4], "without {keys}");
+        assert_eq!(first, [40, 1, 2, 3, 4], "with deleted keys");
         world.catch_up_on(Source::Efforts).await;
         let mut now = filled(world).await.into_iter();
         let again = now.find(|(_, now)| now.name == board.name && now.id != board.id);
@@ -277,8 +294,8 @@ async fn delete_and_fill(
             return again;
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "it is not filled"
+            started.elapsed() < Duration::from_secs(60),
+            "the board is not filled"
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -287,7 +304,7 @@ async fn delete_and_fill(
 /// A run may publish changes that the speed layer has not processed; this is no reason to drop a
 /// board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batch_rows_that_are_ahead_do_not_make_a_board_wrong() {
+async fn newer_batch_rows_drop_no_board() {
     let mut world = world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;

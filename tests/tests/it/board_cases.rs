@@ -17,7 +17,7 @@ use schemas::key::KeyShape;
 use schemas::source::Source;
 use serde_json::{Map, Value, json};
 use stores::live::StateQuery;
-use tests::boards::Stored;
+use tests::boards::StoredNodes;
 use tests::catalog::catalog_with;
 use tests::world::{PARTITIONS, World};
 
@@ -68,7 +68,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_case_of_boards_comes_out_the_same_four_ways() {
+async fn every_board_case_gives_equal_rows_four_ways() {
     for case in cases() {
         let place = case.place.display();
         let total = case.lines.len();
@@ -79,7 +79,7 @@ async fn every_case_of_boards_comes_out_the_same_four_ways() {
             let job = Arc::clone(job.expect("the view"));
             let source = job.source();
             world.intake(source).await;
-            take(&world, &case.lines[..cut]).await;
+            ingest(&world, &case.lines[..cut]).await;
             if cut == total {
                 let plain = plain_rows(&world, &job).await;
                 assert_eq!(plain, case.expected, "{place}: plain query");
@@ -95,7 +95,7 @@ async fn every_case_of_boards_comes_out_the_same_four_ways() {
                 live,
                 "{place}: batch, cut at {cut}"
             );
-            take(&world, &case.lines[cut..]).await;
+            ingest(&world, &case.lines[cut..]).await;
             world.catch_up_on(source).await;
             let stitched = rows(&world, &job).await;
             assert_eq!(stitched, case.expected, "{place}: stitched at {cut}");
@@ -109,10 +109,10 @@ async fn every_case_of_boards_comes_out_the_same_four_ways() {
     }
 }
 
-async fn take(world: &World, lines: &[(Source, String)]) {
+async fn ingest(world: &World, lines: &[(Source, String)]) {
     for (source, line) in lines {
-        let taken = world.ingest_into(*source, std::slice::from_ref(line)).await;
-        assert_eq!(taken.accepted, 1, "{line}: {taken:?}");
+        let ingested = world.ingest_into(*source, std::slice::from_ref(line)).await;
+        assert_eq!(ingested.accepted, 1, "{line}: {ingested:?}");
     }
 }
 
@@ -128,8 +128,11 @@ async fn run(world: &World, source: Source, full: bool) {
 /// The result of the query over all rows of the entity store.
 async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
     use futures::TryStreamExt;
-    let canon = &world.stores.entities;
-    let dump = canon.dump(job.source(), None, 10).await.expect("a dump");
+    let entity_store = &world.stores.entities;
+    let dump = entity_store
+        .dump(job.source(), None, 10)
+        .await
+        .expect("a dump");
     let batches: Vec<_> = dump.try_collect().await.expect("rows");
     let schema = schemas::entities::schema(job.source()).expect("columns");
     let table = datafusion::catalog::MemTable::try_new(schema, vec![batches]).expect("a table");
@@ -196,8 +199,8 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             root: &head.root,
         });
         let standings = KeyBoards::merge::<String>(&seam, head_ref, found, score_bytes);
-        let standings = standings.expect("whole");
-        let nodes = Stored {
+        let standings = standings.expect("a complete file");
+        let nodes = StoredNodes {
             world,
             job,
             key: &key,
@@ -208,8 +211,8 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             boards.extend(state.entries.into_iter().map(|place| place.board));
         }
         if let Some(head) = &head {
-            let sheet = VersionTrees::open(&head.root, score_bytes > 0).expect("a sheet");
-            let by_rank = sheet.trees().next().expect("a tree");
+            let version = VersionTrees::open(&head.root, score_bytes > 0).expect("a version");
+            let by_rank = version.trees().next().expect("a tree");
             let items = by_rank.slice(&nodes, 0, 100_000).await.expect("items");
             let length = 8 * job.board_columns().0.len();
             boards.extend(items.iter().map(|item| item.key()[..length].to_vec()));
@@ -251,8 +254,11 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
 /// All keys that have rows.
 async fn keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
     use futures::TryStreamExt;
-    let canon = &world.stores.entities;
-    let dump = canon.dump(job.source(), None, 10).await.expect("a dump");
+    let entity_store = &world.stores.entities;
+    let dump = entity_store
+        .dump(job.source(), None, 10)
+        .await
+        .expect("a dump");
     let batches: Vec<_> = dump.try_collect().await.expect("rows");
     let column = schemas::entities::key_column(job.source());
     let mut keys = BTreeSet::new();
@@ -291,7 +297,7 @@ fn value(column: &ArrayRef, row: usize) -> Value {
 
 /// A view is a folder: no other code mentions it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_board_is_a_folder_alone() {
+async fn a_new_board_needs_only_a_folder() {
     let old = World::new().await;
     let effort = |id: i64, athlete: i64, time: i64| {
         let row = json!({

@@ -44,7 +44,7 @@ async fn run(world: &World, full: bool) -> RunReport {
 }
 
 /// Adds a row to the database without a notification.
-pub(super) async fn forgotten(world: &World, athlete: i64) {
+pub(super) async fn add_row_without_notification(world: &World, athlete: i64) {
     let row = Entity::Authorization(Authorization {
         id: athlete,
         application_id: APPLICATION,
@@ -53,29 +53,29 @@ pub(super) async fn forgotten(world: &World, athlete: i64) {
         revoked_at_us: None,
         version: 0,
     });
-    let canon = &world.stores.entities;
-    canon.apply(&[row], NOW_MS).await.expect("applied");
-    let pending = canon
+    let entity_store = &world.stores.entities;
+    entity_store.apply(&[row], NOW_MS).await.expect("applied");
+    let pending = entity_store
         .pending_notifications(SOURCE, i64::MAX, 10)
         .await
         .expect("pending");
     let ids: Vec<i64> = pending.iter().map(|one| one.id).collect();
     assert_eq!(ids.len(), 1);
-    canon.remove_notifications(&ids).await.expect("forgotten");
+    entity_store
+        .remove_notifications(&ids)
+        .await
+        .expect("removed notifications");
 }
 
 /// Replaces the live state of an athlete on a key by an empty one.
-pub(super) async fn falsify(
-    world: &World,
-    (source, board, key): (Source, &str, i64),
-    athlete: i64,
-) {
+pub(super) async fn replace_live_state(world: &World, board: &str, key: i64, athlete: i64) {
     let mut boards = world.catalog.boards().iter();
     let job = boards.find(|job| job.board() == board);
     let job = job.expect("the board");
-    let of = |shape: &schemas::key::KeyShape, id| shape.encode_values(&[KeyValue::Int(id)]);
-    let key = of(job.key(), key).expect("a key");
-    let member = of(job.member(), athlete).expect("a member");
+    let source = job.source();
+    let encode = |shape: &schemas::key::KeyShape, id| shape.encode_values(&[KeyValue::Int(id)]);
+    let key = encode(job.key(), key).expect("a key");
+    let member = encode(job.member(), athlete).expect("a member");
     let query = MembersQuery {
         query: StateQuery {
             view: job.view().to_owned(),
@@ -89,9 +89,9 @@ pub(super) async fn falsify(
     let answer = answer.expect("states");
     let states = &answer.states[0];
     let partition = states.partitions.value(states.partitions.len() - 1);
-    let slot = answer.partition_states[partition as usize]
+    let state = answer.partition_states[partition as usize]
         .as_ref()
-        .expect("a slot");
+        .expect("a partition state");
     let nothing = MemberEntries::default().encode();
     let changes = Changes {
         states: vec![States {
@@ -106,8 +106,8 @@ pub(super) async fn falsify(
     let applied = live
         .apply(
             id,
-            slot.checkpoint(),
-            slot.position,
+            state.checkpoint(),
+            state.position,
             &[job.view()],
             &changes,
         )
@@ -116,12 +116,12 @@ pub(super) async fn falsify(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_of_live_states_is_named_embedded() {
+async fn damaged_live_states_are_named_embedded() {
     Box::pin(damage(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_of_live_states_is_named_on_servers() {
+async fn damaged_live_states_are_named_on_servers() {
     let mut world = World::on_servers().await;
     world.speed_options.board_cache_bytes_max = 0;
     Box::pin(damage(world)).await;
@@ -134,7 +134,7 @@ async fn damage(world: World) {
     world.intake(SOURCE).await;
     let served = world.serve().await;
     // Rows from before the first run had no notifications and are not drift.
-    forgotten(&world, 98).await;
+    add_row_without_notification(&world, 98).await;
     connect(&world, 1..20).await;
     assert_eq!(connected(&served.client).await, 19);
     let report = run(&world, false).await;
@@ -145,9 +145,12 @@ async fn damage(world: World) {
 
     // A state that another program wrote.
     connect(&world, 20..25).await;
-    let key = (SOURCE, "applications", APPLICATION);
-    falsify(&world, key, 22).await;
-    assert_eq!(connected(&served.client).await, 24, "it is served");
+    replace_live_state(&world, "applications", APPLICATION, 22).await;
+    assert_eq!(
+        connected(&served.client).await,
+        24,
+        "the damage is not served"
+    );
     let report = run(&world, false).await;
     let view = &report.drift.views[0];
     assert_eq!((view.total, view.keys), (Some(1), 1), "{report:?}");
@@ -159,9 +162,13 @@ async fn damage(world: World) {
     assert_eq!(connected(&served.client).await, 25);
 
     // A row without a notification.
-    forgotten(&world, 99).await;
+    add_row_without_notification(&world, 99).await;
     connect(&world, 25..26).await;
-    assert_eq!(connected(&served.client).await, 26, "nobody knows of it");
+    assert_eq!(
+        connected(&served.client).await,
+        26,
+        "the unpublished row was counted"
+    );
     let report = run(&world, true).await;
     let view = &report.drift.views[0];
     assert_eq!(
@@ -176,10 +183,13 @@ async fn damage(world: World) {
     assert_eq!(again.drift.total, Some(0), "{again:?}");
 
     let path = "/api/v1/reconciliations?source=authorizations";
-    let told = served.client.ask(path).await;
-    let totals = told["reconciliations"].as_array().expect("a list").iter();
+    let explanation = served.client.ask(path).await;
+    let totals = explanation["reconciliations"]
+        .as_array()
+        .expect("a list")
+        .iter();
     let totals: Vec<_> = totals.filter_map(|one| one["total"].as_u64()).collect();
-    assert_eq!(totals, [0, 1, 1, 0], "{told}");
+    assert_eq!(totals, [0, 1, 1, 0], "{explanation}");
     served.end().await;
 }
 
@@ -190,7 +200,7 @@ async fn settle() {
 
 /// On boards with scores a member differs as a whole, and the report names the board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_of_scores_is_named() {
+async fn damaged_scores_are_named() {
     let world = World::new().await;
     let effort = |id: i64, athlete: i64, seconds: i64| {
         let row = json!({
@@ -210,7 +220,7 @@ async fn damage_of_scores_is_named() {
         .ingest_into(source, &[effort(103, 3, 7), effort(104, 4, 8)])
         .await;
     world.catch_up_on(source).await;
-    falsify(&world, (source, "segments", 5), 3).await;
+    replace_live_state(&world, "segments", 5, 3).await;
     let report = world.run_on(source, &request).await.expect("a run");
     assert_eq!(report.drift.total, Some(1), "{report:?}");
     let worst = &report.drift.worst[0];

@@ -13,16 +13,16 @@ use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
 use stores::live::PartitionId;
-use tests::boards::{Ledger, nodes};
+use tests::boards::{BoardHistory, nodes};
+use tests::expected_boards::ExpectedEntities;
 use tests::histories::history_seeds;
-use tests::interruption::cut_at_any_point;
+use tests::interruption::interrupt_randomly;
 use tests::stages::cancel_at;
-use tests::standings::Truth;
 use tests::world::{PARTITIONS, Served, World};
 use tokio_util::sync::CancellationToken;
 
 /// Seeds of histories that once gave a wrong answer.
-const SEEDS_KEPT: [u64; 0] = [];
+const REGRESSION_SEEDS: [u64; 0] = [];
 const HISTORIES: u64 = 2;
 const STEPS: usize = 14;
 const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
@@ -30,15 +30,18 @@ const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
 const CHECK_ROWS_MIN: u64 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn boards_are_a_plain_sort_and_never_older_than_they_say() {
-    for seed in SEEDS_KEPT.into_iter().chain(history_seeds(HISTORIES, 1)) {
+async fn boards_equal_a_plain_sort_and_are_never_older_than_stated() {
+    for seed in REGRESSION_SEEDS
+        .into_iter()
+        .chain(history_seeds(HISTORIES, 1))
+    {
         eprintln!("history {seed}");
         Box::pin(history(World::new().await, seed)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn boards_on_servers_are_a_plain_sort() {
+async fn boards_on_servers_equal_a_plain_sort() {
     let mut cached = 0;
     for seed in history_seeds(HISTORIES, 5) {
         eprintln!("history {seed} on servers");
@@ -55,7 +58,7 @@ async fn boards_on_servers_are_a_plain_sort() {
         let world = Box::pin(history(world, seed)).await;
         cached += filled(&world).await;
     }
-    assert!(cached > 0, "no board was ever in the cache");
+    assert!(cached > 0, "no board was cached");
 }
 
 /// The number of filled boards in the cache.
@@ -78,7 +81,7 @@ async fn history(mut world: World, seed: u64) -> World {
     world.batch_options.check_rows_min = CHECK_ROWS_MIN;
     // Long enough that runs are interrupted within the grace period.
     world.batch_options.grace_ms = rng.random_range(0..2) * 150;
-    let mut ledger = Ledger::new(seed);
+    let mut ledger = BoardHistory::new(seed);
     for source in SOURCES {
         world.intake(source).await;
     }
@@ -94,18 +97,20 @@ async fn history(mut world: World, seed: u64) -> World {
             world.clock.set_ms(now_ms);
         }
         Box::pin(step(&world, &served, &mut rng, &mut ledger)).await;
-        ledger.ask(&world, &served.client, &mut rng).await;
+        ledger
+            .check_random_query(&world, &served.client, &mut rng)
+            .await;
         if rng.random_bool(0.2) {
             settle(&world, &mut ledger).await;
             for _ in 0..3 {
-                ledger.ask_at_rest(&served.client, &mut rng).await;
+                ledger.check_at_rest(&served.client, &mut rng).await;
             }
             nodes(&world).await;
         }
     }
     settle(&world, &mut ledger).await;
     for _ in 0..10 {
-        ledger.ask_at_rest(&served.client, &mut rng).await;
+        ledger.check_at_rest(&served.client, &mut rng).await;
     }
     for source in SOURCES {
         let full = rng.random_bool(0.3);
@@ -114,7 +119,7 @@ async fn history(mut world: World, seed: u64) -> World {
             force: true,
             ..RunRequest::default()
         };
-        let report = world.run_once_free(source, &request).await;
+        let report = world.run_after_lease(source, &request).await;
         // Live state may have been lost, but the remaining state is correct.
         let total = report.drift.total;
         assert!(total.is_none_or(|total| total == 0), "{:?}", report.drift);
@@ -122,12 +127,12 @@ async fn history(mut world: World, seed: u64) -> World {
     let (named, stored) = nodes(&world).await;
     assert_eq!(named, stored, "garbage is left");
     for _ in 0..20 {
-        ledger.ask_at_rest(&served.client, &mut rng).await;
+        ledger.check_at_rest(&served.client, &mut rng).await;
     }
     // Where there is a cache, it contains the missed boards by now.
     settle(&world, &mut ledger).await;
     for _ in 0..20 {
-        ledger.ask_at_rest(&served.client, &mut rng).await;
+        ledger.check_at_rest(&served.client, &mut rng).await;
     }
     served.end().await;
     world
@@ -136,7 +141,7 @@ async fn history(mut world: World, seed: u64) -> World {
 /// The rank on an earlier day equals a plain sort of the rows at that day's last run, however often
 /// the board was published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_of_an_earlier_day_are_those_of_its_last_run() {
+async fn ranks_of_an_earlier_day_are_those_of_its_last_run() {
     for seed in history_seeds(HISTORIES, 2) {
         eprintln!("history {seed} of days");
         Box::pin(days(World::new().await, 1_000 + seed)).await;
@@ -146,13 +151,13 @@ async fn places_of_an_earlier_day_are_those_of_its_last_run() {
 async fn days(mut world: World, seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = u64::MAX;
-    let mut ledger = Ledger::new(seed);
+    let mut ledger = BoardHistory::new(seed);
     for source in SOURCES {
         world.intake(source).await;
     }
     let served = world.serve().await;
-    let mut last: Option<(Date, Truth)> = None;
-    let mut ran = Vec::new();
+    let mut last: Option<(Date, ExpectedEntities)> = None;
+    let mut run_days = Vec::new();
     for _ in 0..6 {
         // On some days no batch runs.
         for _ in 0..rng.random_range(0..4) {
@@ -165,10 +170,10 @@ async fn days(mut world: World, seed: u64) {
                     full: rng.random_bool(0.3),
                     ..RunRequest::default()
                 };
-                let report = world.run_once_free(Source::Efforts, &request).await;
+                let report = world.run_after_lease(Source::Efforts, &request).await;
                 assert_eq!(report.drift.total, Some(0), "{:?}", report.drift);
                 last = Some((today(&world), ledger.now().clone()));
-                ran.push(today(&world));
+                run_days.push(today(&world));
             }
         }
         settle(&world, &mut ledger).await;
@@ -177,10 +182,10 @@ async fn days(mut world: World, seed: u64) {
         if let Some((day, truth)) = &last
             && *day < today(&world)
         {
-            let days = ran.clone();
+            let days = run_days.clone();
             for _ in 0..6 {
                 ledger
-                    .ask_earlier(&served.client, (truth, &days), &mut rng)
+                    .check_earlier_ranks(&served.client, truth, &days, &mut rng)
                     .await;
             }
             // A new effort today does not change earlier days.
@@ -188,15 +193,15 @@ async fn days(mut world: World, seed: u64) {
             settle(&world, &mut ledger).await;
             let request = RunRequest::default();
             for _ in 0..rng.random_range(1..3) {
-                world.run_once_free(Source::Efforts, &request).await;
+                world.run_after_lease(Source::Efforts, &request).await;
             }
             for _ in 0..6 {
                 ledger
-                    .ask_earlier(&served.client, (truth, &days), &mut rng)
+                    .check_earlier_ranks(&served.client, truth, &days, &mut rng)
                     .await;
             }
             last = Some((today(&world), ledger.now().clone()));
-            ran.push(today(&world));
+            run_days.push(today(&world));
         }
     }
     served.end().await;
@@ -209,15 +214,15 @@ fn today(world: &World) -> Date {
 }
 
 /// Publishes and processes all notifications.
-async fn settle(world: &World, ledger: &mut Ledger) {
+async fn settle(world: &World, ledger: &mut BoardHistory) {
     for source in SOURCES {
         world.catch_up_on(source).await;
     }
-    world.live_is_back();
-    ledger.all_told(world).await;
+    world.mark_live_restored();
+    ledger.mark_published(world).await;
 }
 
-async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut Ledger) {
+async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut BoardHistory) {
     let source = if rng.random_bool(0.7) {
         Source::Efforts
     } else {
@@ -226,8 +231,8 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
     match rng.random_range(0..12) {
         0..=2 => ledger.ingest(world).await,
         3 if rng.random_bool(0.3) => ledger.ingest_deletes(world).await,
-        3 => ledger.ingest_untold(world).await,
-        4 => ledger.repeat(world).await,
+        3 => ledger.ingest_unpublished(world).await,
+        4 => ledger.append_duplicates(world).await,
         5..=7 => {
             let (speed, other) = (world.speed_of(source).await, world.speed_of(source).await);
             let drops_earlier_root = rng.random_bool(0.7);
@@ -241,10 +246,12 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
                 let (ended, ()) = tokio::join!(speed.run(true, CancellationToken::new()), both);
                 ended.expect("speed");
             };
-            let ask = async |rng: &mut SmallRng| ledger.ask(world, &served.client, rng).await;
-            Box::pin(cut_at_any_point(work, 40, rng, ask)).await;
+            let ask = async |rng: &mut SmallRng| {
+                ledger.check_random_query(world, &served.client, rng).await
+            };
+            Box::pin(interrupt_randomly(work, 40, rng, ask)).await;
         }
-        8 if rng.random_bool(0.5) => world.lose_live(),
+        8 if rng.random_bool(0.5) => world.delete_live_state(),
         _ => {
             let batch = world.batch();
             let jobs = world.catalog.boards().iter();
@@ -268,8 +275,10 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
                     Err(error) => panic!("{error}"),
                 }
             };
-            let ask = async |rng: &mut SmallRng| ledger.ask(world, &served.client, rng).await;
-            Box::pin(cut_at_any_point(run, 1_000, rng, ask)).await;
+            let ask = async |rng: &mut SmallRng| {
+                ledger.check_random_query(world, &served.client, rng).await
+            };
+            Box::pin(interrupt_randomly(run, 1_000, rng, ask)).await;
         }
     }
 }
@@ -286,9 +295,9 @@ fn efforts(segment: i64, athletes: std::ops::Range<i64>, is_deleted: bool) -> Ve
     athletes.map(effort).collect()
 }
 
-async fn take(world: &World, lines: &[String]) {
-    let taken = world.ingest_into(Source::Efforts, lines).await;
-    assert_eq!(taken.accepted, lines.len() as u64);
+async fn ingest_efforts(world: &World, lines: &[String]) {
+    let ingested = world.ingest_into(Source::Efforts, lines).await;
+    assert_eq!(ingested.accepted, lines.len() as u64);
     world.catch_up_on(Source::Efforts).await;
 }
 
@@ -309,25 +318,27 @@ async fn run_until(world: &World, stage: &'static str, is_killed: bool) {
             reached.cancelled().await;
             stop.cancel();
         };
-        tokio::join!(run, stopped).0.expect("it is published");
+        tokio::join!(run, stopped)
+            .0
+            .expect("a published notification");
     }
 }
 
 /// Replaced rows stay for the grace period. If the run ends within it, the next run deletes them,
 /// even if it has nothing to write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_replaced_is_deleted_by_a_later_run() {
+async fn replaced_rows_are_deleted_by_a_later_run() {
     for is_killed in [false, true] {
         let mut world = World::new().await;
         world.intake(Source::Efforts).await;
-        take(&world, &efforts(1, 1..40, false)).await;
+        ingest_efforts(&world, &efforts(1, 1..40, false)).await;
         world
             .run_on(Source::Efforts, &RunRequest::default())
             .await
             .expect("a run");
         let (before, stored) = nodes(&world).await;
         assert_eq!(before, stored);
-        take(&world, &efforts(1, 5..9, true)).await;
+        ingest_efforts(&world, &efforts(1, 5..9, true)).await;
         world.batch_options.grace_ms = 3_600_000;
         run_until(&world, "drop", is_killed).await;
         let (after, stored) = nodes(&world).await;
@@ -343,7 +354,7 @@ async fn what_was_replaced_is_deleted_by_a_later_run() {
     }
 }
 
-async fn refused(world: &World, request: &RunRequest, why: &str) {
+async fn assert_refused(world: &World, request: &RunRequest, why: &str) {
     let error = world.run_on(Source::Efforts, request).await;
     let error = error.expect_err("its check fails").to_string();
     assert!(error.contains(why), "{error}");
@@ -377,27 +388,27 @@ async fn a_result_that_lost_most_rows_is_refused() {
         ..request.clone()
     };
     for segment in 1..=4 {
-        take(&world, &efforts(segment, 1..11, false)).await;
+        ingest_efforts(&world, &efforts(segment, 1..11, false)).await;
     }
     world.run_on(Source::Efforts, &some).await.expect("a run");
     // A run of some keys in between.
-    take(&world, &efforts(1, 11..12, false)).await;
+    ingest_efforts(&world, &efforts(1, 11..12, false)).await;
     world.run_on(Source::Efforts, &some).await.expect("a run");
 
     // A full run compares with all published rows, including those that the previous run did not
     // touch.
     for segment in 2..=4 {
-        take(&world, &efforts(segment, 1..10, true)).await;
+        ingest_efforts(&world, &efforts(segment, 1..10, true)).await;
     }
-    refused(&world, &full, "fewer than half").await;
+    assert_refused(&world, &full, "fewer than half").await;
     assert_eq!(
         (athletes(&world, 1).await, athletes(&world, 2).await),
         (11, 1)
     );
     // A run of some keys compares with the published rows of these keys.
-    refused(&world, &some, "fewer than half").await;
+    assert_refused(&world, &some, "fewer than half").await;
     let report = world.run_on(Source::Efforts, &forced(&some)).await;
-    let warnings = report.expect("it is forced").warnings;
+    let warnings = report.expect("a forced run").warnings;
     assert!(
         warnings.iter().any(|what| what.contains("fewer than half")),
         "{warnings:?}"
@@ -409,7 +420,7 @@ async fn a_result_that_lost_most_rows_is_refused() {
 
     // The recorded count of all keys decreased with it.
     let few = efforts(2, 1..3, false);
-    take(&world, &few).await;
+    ingest_efforts(&world, &few).await;
     for request in [&some, &full] {
         let report = world.run_on(Source::Efforts, request).await;
         assert_eq!(report.expect("a run").warnings, Vec::<String>::new());
@@ -435,13 +446,13 @@ async fn a_result_without_rows_of_many_is_refused() {
     world.intake(Source::Efforts).await;
     world.batch_options.check_rows_min = 10;
     // Deleted rows are not expected.
-    take(&world, &efforts(1, 1..10, false)).await;
-    take(&world, &efforts(1, 20..60, true)).await;
+    ingest_efforts(&world, &efforts(1, 1..10, false)).await;
+    ingest_efforts(&world, &efforts(1, 20..60, true)).await;
     let request = RunRequest::default();
     world
         .run_on(Source::Efforts, &request)
         .await
         .expect("a run");
-    take(&world, &efforts(1, 10..11, false)).await;
-    refused(&world, &request, "has no row").await;
+    ingest_efforts(&world, &efforts(1, 10..11, false)).await;
+    assert_refused(&world, &request, "has no row").await;
 }

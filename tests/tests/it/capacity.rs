@@ -5,42 +5,42 @@ use std::fmt::Write as _;
 use std::sync::Barrier;
 
 use serde_json::json;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Server, done};
 
 const CAPACITY: i64 = 500;
-const LEFT: i64 = 10;
-const ASKING: i64 = 1_000;
+const PLACES_LEFT: i64 = 10;
+const REQUESTS: i64 = 1_000;
 /// The number of connecting athletes.
 const CONNECTED: i64 = 40;
 const PATH: &str = "/api/v1/applications/7/authorizations";
 
 #[test]
 fn a_thousand_ask_for_the_last_ten_embedded() {
-    a_thousand_ask_for_the_last_ten(&Place::embedded(), 1);
+    a_thousand_ask_for_the_last_ten(&Installation::embedded(), 1);
 }
 
 #[test]
 fn a_thousand_ask_for_the_last_ten_on_servers() {
-    a_thousand_ask_for_the_last_ten(&Place::on_servers(), 2);
+    a_thousand_ask_for_the_last_ten(&Installation::on_servers(), 2);
 }
 
-fn a_thousand_ask_for_the_last_ten(place: &Place, processes: usize) {
+fn a_thousand_ask_for_the_last_ten(installation: &Installation, processes: usize) {
     let _raised = rlimit::increase_nofile_limit(u64::MAX);
     let application = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": CAPACITY});
-    place.ingest("applications", &application.to_string());
+    installation.ingest("applications", &application.to_string());
     let mut lines = String::new();
-    for athlete in 0..CAPACITY - LEFT {
+    for athlete in 0..CAPACITY - PLACES_LEFT {
         let row = json!({"id": athlete, "application_id": 7, "athlete_id": athlete, "created_at": "2026-01-01T00:00:00Z"});
         writeln!(lines, "{row}").expect("writing");
     }
-    place.ingest("authorizations", &lines);
-    let servers = (0..processes).map(|_| Server::start(place.data(), &[]));
+    installation.ingest("authorizations", &lines);
+    let servers = (0..processes).map(|_| Server::start(installation.data(), &[]));
     let servers: Vec<Server> = servers.collect();
-    let all_at_once = Barrier::new(usize::try_from(ASKING).expect("small"));
+    let all_at_once = Barrier::new(usize::try_from(REQUESTS).expect("small"));
     let answers: Vec<(i64, u16, String)> = std::thread::scope(|scope| {
         let mut asking = Vec::new();
-        for (n, server) in (0..ASKING).zip(servers.iter().cycle()) {
+        for (n, server) in (0..REQUESTS).zip(servers.iter().cycle()) {
             let athlete = if n < CONNECTED { n } else { CAPACITY + n };
             let (client, all_at_once) = (server.client.clone(), &all_at_once);
             asking.push(scope.spawn(move || {
@@ -55,17 +55,20 @@ fn a_thousand_ask_for_the_last_ten(place: &Place, processes: usize) {
     });
     let with = |status: u16| answers.iter().filter(|answer| answer.1 == status).count() as i64;
     let counts = (with(201), with(200), with(403));
-    let odd = answers
+    let unexpected = answers
         .iter()
         .find(|answer| ![200, 201, 403].contains(&answer.1));
-    assert_eq!(odd, None, "{counts:?}");
-    assert_eq!(counts, (LEFT, CONNECTED, ASKING - LEFT - CONNECTED));
+    assert_eq!(unexpected, None, "{counts:?}");
+    assert_eq!(
+        counts,
+        (PLACES_LEFT, CONNECTED, REQUESTS - PLACES_LEFT - CONNECTED)
+    );
     for (athlete, status, text) in &answers {
         assert_eq!(*athlete < CAPACITY, *status == 200, "{athlete}: {text}");
         let is_full = text.contains("/problems/capacity-exceeded");
         assert_eq!(*status == 403, is_full, "{text}");
     }
-    done(place.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
     for server in &servers {
         let shown = server.client.json("/api/v1/applications/7");
         let counted = (&shown["connected_athletes"], &shown["athlete_capacity"]);

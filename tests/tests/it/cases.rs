@@ -74,7 +74,7 @@ fn cases(root: &Path, catalog: &Catalog) -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_case_comes_out_the_same_four_ways() {
+async fn every_case_gives_equal_counts_four_ways() {
     let (root, catalog) = root();
     for case in cases(&root, &catalog) {
         let place = case.place.display();
@@ -86,7 +86,7 @@ async fn every_case_comes_out_the_same_four_ways() {
             let rollup = Rollup::find(&job, world.catalog.jobs());
             assert!(
                 rollup.is_some() || job.layers() == Layers::Both,
-                "{place}: nothing is live of it"
+                "{place}: live rows of it exist"
             );
             world.ingest(&case.lines[..cut]).await;
             world.catch_up().await;
@@ -118,7 +118,7 @@ async fn every_case_comes_out_the_same_four_ways() {
 async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epoch) -> Rows {
     let mut rows = Rows::new();
     for partition in 0..PARTITIONS {
-        let slot = PartitionId {
+        let partition_id = PartitionId {
             source: Source::Plays,
             partition,
         };
@@ -126,14 +126,14 @@ async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epo
         let live = &world.stores.live;
         let view = rollup.map_or(job.view(), |rollup| rollup.base().view());
         let found = live
-            .collect_deltas(slot, view, epochs, None, 100_000)
+            .collect_deltas(partition_id, view, epochs, None, 100_000)
             .await
             .expect("live rows");
-        let of_rows = match rollup {
+        let matching_rows = match rollup {
             Some(rollup) => rollup.roll_up_keys(&found.rows).expect("keys"),
             None => found.rows,
         };
-        for (key, count) in keys(job, &found.groups, &of_rows)
+        for (key, count) in keys(job, &found.groups, &matching_rows)
             .into_iter()
             .zip(found.counts.values())
         {

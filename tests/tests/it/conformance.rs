@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 /// New, empty stores.
 pub(crate) trait Stage: Sized {
     /// Creates the stores.
-    async fn set() -> Self;
+    async fn create() -> Self;
 
     /// Opens the stores as another process does: each call opens them again.
     async fn ports(&self) -> Result<Stores>;
@@ -36,7 +36,7 @@ macro_rules! laws {
             $(
                 #[tokio::test]
                 async fn $law() -> stores::Result<()> {
-                    let stage = <$stage>::set().await;
+                    let stage = <$stage>::create().await;
                     tests::conformance::$port::$law(&stage.ports().await?).await?;
                     stage.clear().await
                 }
@@ -44,7 +44,7 @@ macro_rules! laws {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $law_of_two() -> stores::Result<()> {
-                    let stage = <$stage>::set().await;
+                    let stage = <$stage>::create().await;
                     let one = stage.ports().await?;
                     tests::conformance::$port::$law_of_two(&one, &stage.ports().await?).await?;
                     stage.clear().await
@@ -60,56 +60,56 @@ macro_rules! laws_of {
     (@log $stage:ty) => {
         $crate::conformance::laws! {
             $stage, log {
-                records_come_back
-                groups_follow_each_other
-                times_never_fall
-                fetch_keeps_its_limits
-                out_of_range_is_told
+                records_round_trip
+                groups_are_appended_in_order
+                timestamps_never_decrease
+                fetches_respect_limits
+                out_of_range_offsets_fail
                 records_are_deleted_from_the_beginning
-                moments_lead_to_offsets
-                logs_are_recognised
-                topics_stay_as_they_are
+                timestamps_resolve_to_offsets
+                log_identity_is_verified
+                topics_keep_their_partitions
                 a_refused_append_writes_nothing
-                sizes_do_not_matter
+                records_of_any_size_are_returned
             } and with two {
-                appends_do_not_mix
+                concurrent_appends_stay_in_order
             }
         }
     };
     (@live $stage:ty) => {
         $crate::conformance::laws! {
             $stage, live {
-                a_missing_slot_takes_nothing
+                a_missing_state_rejects_writes
                 ranges_are_half_open
-                partitions_are_asked
+                queries_select_partitions
                 overflow_changes_nothing
                 large_batches_add_up
-                garbage_goes
-                strays_are_remembered
+                garbage_is_collected
+                misrouted_records_are_remembered
             } and with two {
                 one_worker_wins
-                reads_see_one_moment
+                reads_are_consistent
             }
         }
     };
     (@states $stage:ty) => {
         $crate::conformance::laws! {
             $stage, states {
-                the_newest_state_of_an_epoch_stays
-                states_of_partitions_are_asked
-                many_states_are_put
+                the_newest_state_of_an_epoch_wins
+                state_queries_select_partitions
+                many_states_are_stored
                 states_of_some_members_are_read
-                what_waits_is_told_once
-                an_outbox_ends_with_its_life
-                sums_change_with_their_states
+                outbox_entries_are_removed_once
+                an_outbox_ends_with_its_generation
+                live_counts_change_with_their_states
             } and with two {}
         }
     };
     (@achievements $stage:ty) => {
         $crate::conformance::laws! {
             $stage, achievements {
-                achievements_come_newest_first
-                how_far_was_told_is_noted
+                achievements_are_listed_newest_first
+                published_positions_are_stored
                 an_athlete_is_erased
             } and with two {}
         }
@@ -117,22 +117,22 @@ macro_rules! laws_of {
     (@counts $stage:ty) => {
         $crate::conformance::laws! {
             $stage, counts {
-                rows_of_days_come_back
-                the_larger_stamp_stays
-                many_keys_are_asked_at_once
+                daily_rows_round_trip
+                the_larger_stamp_wins
+                many_keys_are_read_at_once
                 histories_follow_the_runs
             } and with two {}
         }
     };
-    (@editions $stage:ty) => {
+    (@versions $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, editions {
-                editions_come_back
-                garbage_is_what_no_head_leads_to
-                garbage_may_be_named_again
+            $stage, versions {
+                versions_round_trip
+                unreferenced_nodes_are_garbage
+                garbage_can_be_referenced_again
                 earlier_roots_are_kept_for_a_day
-                a_head_may_be_alone
-                who_was_overtaken_changes_no_head
+                a_head_may_have_no_history
+                an_old_stamp_changes_no_head
                 many_keys_are_listed
                 forgotten_boards_are_deleted
             } and with two {}
@@ -141,146 +141,146 @@ macro_rules! laws_of {
     (@runs $stage:ty) => {
         $crate::conformance::laws! {
             $stage, runs {
-                runs_go_their_way
-                only_the_next_run
-                the_last_proposal_stands
-                stamps_rise
-                newest_never_goes_back
+                runs_advance_through_their_states
+                only_the_next_run_can_be_proposed
+                the_last_proposal_wins
+                stamps_increase
+                the_newest_epoch_never_goes_back
                 an_abandoned_run_is_over
-                stories_are_told
-                old_runs_may_be_left_out
-                who_was_overtaken_forgets_nothing
+                run_details_are_listed
+                listings_may_omit_old_runs
+                an_old_stamp_forgets_no_view
             } and with two {
                 one_proposal_is_sealed
-                tables_that_are_made_anew_are_found
+                recreated_tables_are_found
             }
         }
     };
     (@views $stage:ty) => {
         $crate::conformance::laws! {
             $stage, views {
-                rows_come_back
-                the_larger_stamp_stays
+                rows_round_trip
+                the_larger_stamp_wins
                 results_are_recorded
                 rows_of_earlier_results_are_found
                 rows_are_deleted
                 publishing_needs_a_run
-                large_loads_are_whole
+                large_loads_are_complete
             } and with two {}
         }
     };
     (@view_scans $stage:ty) => {
         $crate::conformance::laws! {
             $stage, view_scans {
-                every_row_comes_once
+                every_row_is_scanned_once
                 wide_partitions_are_scanned
                 partitions_of_one_token_are_scanned
-                rows_written_meanwhile_come_at_most_once
-                every_head_comes_once
+                concurrent_writes_duplicate_no_row
+                every_head_is_scanned_once
                 pages_are_bounded_in_bytes
-                the_other_kind_is_refused
+                wrong_view_kinds_are_refused
             } and with two {}
         }
     };
     (@live_scans $stage:ty) => {
         $crate::conformance::laws! {
             $stage, live_scans {
-                the_newest_states_come_in_order
-                pages_come_with_the_fence
+                the_newest_states_are_scanned_in_order
+                pages_carry_their_checkpoint
                 large_keys_are_scanned
             } and with two {
-                pages_show_one_moment
-                large_keys_show_one_moment
+                pages_are_consistent
+                large_key_pages_are_consistent
             }
         }
     };
-    (@canon $stage:ty) => {
+    (@entities $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon {
-                nothing_is_there_at_first
+            $stage, entities {
+                a_new_store_is_empty
                 only_some_sources_have_groups
-                values_come_back
-                a_null_sign_is_kept_or_refused
-                versions_decide
-                stored_versions_are_told
+                values_round_trip
+                a_nul_character_is_stored_or_rejected
+                newer_versions_win
+                stored_versions_are_returned
                 rows_never_move
                 athletes_touch_their_groups
-                the_outbox_keeps_until_told
+                the_outbox_keeps_unpublished_notifications
             } and with two {}
         }
     };
-    (@canon_reads $stage:ty) => {
+    (@entity_reads $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_reads {
+            $stage, entity_reads {
                 dumps_are_in_order
                 many_groups_are_read
                 rows_of_groups_are_bounded
             } and with two {
-                changes_are_seen_by_all
-                reads_show_one_moment
+                changes_are_visible_to_other_processes
+                reads_are_snapshots
             }
         }
     };
-    (@canon_connect $stage:ty) => {
+    (@entity_connections $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_connect {
-                connecting_keeps_to_the_capacity
+            $stage, entity_connections {
+                connections_respect_the_capacity
                 deleted_athletes_are_connected_to_nothing
-                a_capacity_stays_until_a_line_says_more
-                revoking_takes_back_everything
+                a_capacity_stays_until_a_newer_line
+                disconnecting_revokes_every_authorization
             } and with two {
-                places_are_given_once
+                concurrent_connections_respect_the_capacity
             }
         }
     };
-    (@canon_admin $stage:ty) => {
+    (@entity_admin $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_admin {
+            $stage, entity_admin {
                 changes_are_recorded
                 lines_are_recorded_with_their_sender
-                enforcement_is_a_switch
+                enforcement_can_be_switched
                 requests_are_decided
-                thresholds_are_noted_once
+                thresholds_are_recorded_once
             } and with two {
-                one_asks_and_one_decides
+                concurrent_requests_and_decisions_apply_once
                 notices_are_claimed_once
             }
         }
     };
-    (@canon_recounts $stage:ty) => {
+    (@entity_recounts $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_recounts {
-                athletes_are_counted_anew
+            $stage, entity_recounts {
+                athletes_are_recounted
             } and with two {
-                the_later_recount_stays
-                recounts_side_by_side_end_right
+                the_later_recount_wins
+                concurrent_recounts_are_correct
             }
         }
     };
-    (@canon_erase $stage:ty) => {
+    (@entity_erasure $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_erase {
-                an_athlete_goes_from_every_table
-                rows_of_groups_go_untold
+            $stage, entity_erasure {
+                an_athlete_is_deleted_from_every_table
+                group_rows_are_deleted_without_notifications
             } and with two {}
         }
     };
-    (@canon_aged $stage:ty) => {
+    (@entity_expiry $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_aged {
-                old_changes_go
-                decided_requests_go
-                delivered_notices_go
+            $stage, entity_expiry {
+                old_audit_records_expire
+                decided_requests_expire
+                delivered_notices_expire
             } and with two {}
         }
     };
-    (@canon_names $stage:ty) => {
+    (@entity_names $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, canon_names {
-                names_are_given
-                many_names_are_given
+            $stage, entity_names {
+                names_are_stored
+                many_names_are_stored
                 names_are_found
-                names_of_rows_are_theirs
+                entity_names_come_from_rows
             } and with two {}
         }
     };
@@ -288,9 +288,9 @@ macro_rules! laws_of {
         $crate::conformance::laws! {
             $stage, keys {
                 keys_are_found
-                keys_are_taken_back
+                keys_are_revoked
                 keys_are_rotated
-                uses_are_noted
+                uses_are_recorded
                 actions_are_recorded
             } and with two {
                 one_of_two_rotates
@@ -311,13 +311,13 @@ macro_rules! laws_of {
     (@reconciliations $stage:ty) => {
         $crate::conformance::laws! {
             $stage, reconciliations {
-                comparisons_come_back
-                old_comparisons_go
+                records_are_listed_newest_first
+                old_records_expire
                 a_repeated_addition_gets_its_number
-                numbers_that_lag_are_settled
-                all_thousands_are_visited
+                lagging_numbers_are_corrected
+                all_number_blocks_are_visited
             } and with two {
-                two_record_side_by_side
+                concurrent_records_get_own_numbers
             }
         }
     };
@@ -327,14 +327,14 @@ macro_rules! laws_of {
                 erased_people_are_suppressed
                 long_lists_are_read
             } and with two {
-                numbers_are_given_once
+                numbers_are_unique
             }
         }
     };
     (@lease $stage:ty) => {
         $crate::conformance::laws! {
             $stage, lease {
-                odd_names_are_refused
+                invalid_names_are_refused
             } and with two {
                 one_holder_at_a_time
             }
@@ -343,12 +343,12 @@ macro_rules! laws_of {
     (@archive $stage:ty) => {
         $crate::conformance::laws! {
             $stage, archive {
-                objects_come_back
+                objects_round_trip
                 folders_are_listed
-                row_groups_come_back
-                files_are_remembered
+                row_groups_are_read_in_order
+                files_are_cached
             } and with two {
-                one_creates
+                one_writer_creates_an_object
             }
         }
     };
@@ -363,7 +363,7 @@ pub(crate) fn each_history<S: Stage, H: Strategy>(
     follow: impl AsyncFn(&Stores, u32, &H::Value) -> Result<()>,
 ) {
     let runtime = Runtime::new().expect("a runtime");
-    let stage = runtime.block_on(S::set());
+    let stage = runtime.block_on(S::create());
     let ports = runtime.block_on(stage.ports()).expect("the stores");
     let number = Cell::new(0);
     let cases = u32::try_from(history_seeds(cases.into(), 1).count()).expect("a number of cases");
@@ -401,8 +401,8 @@ pub(crate) fn live_state_follows_the_model<S: Stage>(cases: u32) {
 
 /// Runs random histories, each with its own ids.
 pub(crate) fn entities_follow_the_model<S: Stage>(cases: u32) {
-    use tests::conformance::canon_calls::histories;
-    use tests::conformance::canon_model::follows_the_model;
+    use tests::conformance::entity_calls::histories;
+    use tests::conformance::entity_model::follows_the_model;
     each_history::<S, _>(&histories(), cases, async |ports, number, calls| {
         follows_the_model(&*ports.entities, i64::from(number), calls).await
     });

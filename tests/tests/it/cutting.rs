@@ -18,7 +18,7 @@ use tests::world::World;
 
 /// A live store that accepts few rows per call.
 #[derive(Debug)]
-pub(crate) struct Narrow {
+pub(crate) struct SmallWrites {
     inner: Arc<dyn LiveWrite>,
     rows_max: usize,
     /// Offsets and rows of each applied micro-batch.
@@ -27,7 +27,7 @@ pub(crate) struct Narrow {
     pub(crate) states_read: Mutex<Vec<u32>>,
 }
 
-impl Narrow {
+impl SmallWrites {
     pub(crate) fn new(inner: &Arc<dyn LiveWrite>, rows_max: usize) -> Arc<Self> {
         Arc::new(Self {
             inner: Arc::clone(inner),
@@ -37,13 +37,13 @@ impl Narrow {
         })
     }
 
-    fn note_read(&self, partitions: u32) {
+    fn record_read(&self, partitions: u32) {
         self.states_read.lock().expect("no panic").push(partitions);
     }
 }
 
 #[async_trait]
-impl LiveRead for Narrow {
+impl LiveRead for SmallWrites {
     async fn read_deltas(
         &self,
         source: Source,
@@ -51,7 +51,7 @@ impl LiveRead for Narrow {
         queries: &[DeltaQuery],
     ) -> Result<DeltasSnapshot> {
         if queries.is_empty() {
-            self.note_read(partitions);
+            self.record_read(partitions);
         }
         self.inner.read_deltas(source, partitions, queries).await
     }
@@ -61,7 +61,7 @@ impl LiveRead for Narrow {
         source: Source,
         partitions: Range<u32>,
     ) -> Result<Vec<Option<PartitionState>>> {
-        self.note_read(partitions.end - partitions.start);
+        self.record_read(partitions.end - partitions.start);
         self.inner.partition_states(source, partitions).await
     }
 
@@ -105,45 +105,51 @@ impl LiveRead for Narrow {
 
     async fn scan_deltas(
         &self,
-        slot: PartitionId,
+        partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
         after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedDeltas> {
-        let page = self.inner.scan_deltas(slot, view, epochs, after, limit);
+        let page = self
+            .inner
+            .scan_deltas(partition_id, view, epochs, after, limit);
         page.await
     }
 
     async fn scan_states(
         &self,
-        slot: PartitionId,
+        partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
         after: Option<ScanKey>,
         limit: usize,
     ) -> Result<ScannedStates> {
-        let page = self.inner.scan_states(slot, view, epochs, after, limit);
+        let page = self
+            .inner
+            .scan_states(partition_id, view, epochs, after, limit);
         page.await
     }
 }
 
 #[async_trait]
-impl LiveWrite for Narrow {
+impl LiveWrite for SmallWrites {
     fn deltas_max(&self, _: PartitionId) -> usize {
         self.rows_max
     }
 
     async fn apply(
         &self,
-        slot: PartitionId,
+        partition_id: PartitionId,
         believed: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
     ) -> Result<Result<(), CheckpointMismatch>> {
         let offsets = next.next_offset - believed.next_offset;
-        let done = self.inner.apply(slot, believed, next, views, changes);
+        let done = self
+            .inner
+            .apply(partition_id, believed, next, views, changes);
         let done = done.await?;
         if done.is_ok() {
             let mut applied = self.applied.lock().expect("no panic");
@@ -152,21 +158,21 @@ impl LiveWrite for Narrow {
         Ok(done)
     }
 
-    async fn remove_published(&self, slot: PartitionId, read: &Outbox) -> Result<bool> {
-        self.inner.remove_published(slot, read).await
+    async fn remove_published(&self, partition_id: PartitionId, read: &Outbox) -> Result<bool> {
+        self.inner.remove_published(partition_id, read).await
     }
 
     async fn update_state(
         &self,
-        doing: &'static str,
-        slot: PartitionId,
+        action: &'static str,
+        partition_id: PartitionId,
         rule: &StateTransition<'_>,
     ) -> Result<Option<PartitionState>> {
-        self.inner.update_state(doing, slot, rule).await
+        self.inner.update_state(action, partition_id, rule).await
     }
 
-    async fn collect_garbage(&self, slot: PartitionId, limit: usize) -> Result<usize> {
-        self.inner.collect_garbage(slot, limit).await
+    async fn collect_garbage(&self, partition_id: PartitionId, limit: usize) -> Result<usize> {
+        self.inner.collect_garbage(partition_id, limit).await
     }
 }
 
@@ -178,7 +184,7 @@ fn play(id: usize) -> String {
 /// Every event counts once, including repeats in the other half of its micro-batch. A part has few
 /// rows or one record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_micro_batches_are_cut() {
+async fn large_micro_batches_are_split() {
     const EVENTS: usize = 120;
     let mut world = World::new().await;
     world.speed_options.records_max = 100;
@@ -194,7 +200,7 @@ async fn large_micro_batches_are_cut() {
     world.intake(Source::Plays).await;
     world.append_raw(0, &raw).await;
     for (rows_max, pieces_min) in [(60, 12), (1, EVENTS)] {
-        let narrow = Narrow::new(&world.stores.live, rows_max);
+        let narrow = SmallWrites::new(&world.stores.live, rows_max);
         let wide = std::mem::replace(&mut world.stores.live, Arc::clone(&narrow) as _);
         let report = world.catch_up().await;
         world.stores.live = wide;
@@ -210,6 +216,6 @@ async fn large_micro_batches_are_cut() {
         let answer = served.client.ask("/api/v1/stats/plays/total?owner_id=1");
         assert_eq!(answer.await["count"], EVENTS, "{rows_max} rows at once");
         served.end().await;
-        world.lose_live();
+        world.delete_live_state();
     }
 }

@@ -9,16 +9,16 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::log::NewRecords;
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Server, done, run};
 use tests::servers::{delete_records, kafka_admin};
 use tests::world::World;
 
 /// Configuration of a speed layer with almost no duplicate window.
-const FORGETFUL: &str = "\nspeed.dedup_window_ms = 1\n";
+const SHORT_WINDOW: &str = "\nspeed.dedup_window_ms = 1\n";
 const PATH: &str = "/api/v1/dead-letters";
 /// Long enough to give two events different timestamps in milliseconds.
-const MOMENT: Duration = Duration::from_millis(5);
+const CLOCK_TICK: Duration = Duration::from_millis(5);
 
 fn play(event: &str) -> String {
     format!(
@@ -26,7 +26,7 @@ fn play(event: &str) -> String {
     )
 }
 
-fn letter(origin: &str, reason: &str, raw: &[u8]) -> Vec<u8> {
+fn new_dead_letter(origin: &str, reason: &str, raw: &[u8]) -> Vec<u8> {
     let letter = DeadLetter {
         source: "plays".to_owned(),
         reason: reason.to_owned(),
@@ -49,26 +49,28 @@ async fn append(world: &World, source: Source, partition: u32, at_ms: i64, value
     let topic = source.dead_letter_topic();
     let appended = world.stores.log.append(topic, &[records], at_ms).await;
     appended.expect("appending");
-    tokio::time::sleep(MOMENT).await;
+    tokio::time::sleep(CLOCK_TICK).await;
 }
 
 /// The same command with `--json`, as one document.
-fn told(place: &Place, args: &[&str]) -> Value {
+fn json_of(installation: &Installation, args: &[&str]) -> Value {
     let args = [&["dead-letters"], args, &["--json"]].concat();
-    serde_json::from_str(&done(place.data(), &args)).expect("JSON")
+    serde_json::from_str(&done(installation.data(), &args)).expect("JSON")
 }
 
-fn of<'a>(letters: &'a Value, field: &str) -> Vec<&'a str> {
-    let letters = letters["dead_letters"].as_array().expect("letters");
-    let field = letters.iter().map(|letter| letter[field].as_str());
+fn field_values<'a>(dead_letters: &'a Value, field: &str) -> Vec<&'a str> {
+    let dead_letters = dead_letters["dead_letters"]
+        .as_array()
+        .expect("dead letters");
+    let field = dead_letters.iter().map(|letter| letter[field].as_str());
     field.collect::<Option<_>>().expect("texts")
 }
 
 /// Dead letters in three partitions of plays and in one of efforts: `a` is the oldest, `h` the
 /// newest. `c` was recorded twice, and `d` is not a dead letter.
-async fn some_letters(place: &Place, world: &World) {
+async fn append_dead_letters(installation: &Installation, world: &World) {
     let topic = Source::Plays.dead_letter_topic();
-    if place.is_embedded() {
+    if installation.is_embedded() {
         world
             .stores
             .log
@@ -83,7 +85,7 @@ async fn some_letters(place: &Place, world: &World) {
             .await
             .expect("a topic");
     } else {
-        let name = place.options().namespace.topic(topic);
+        let name = installation.options().namespace.topic(topic);
         let more = NewPartitions::new(&name, 3);
         let made = kafka_admin()
             .create_partitions([&more], &AdminOptions::new())
@@ -101,28 +103,34 @@ async fn some_letters(place: &Place, world: &World) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-    let noted = letter("c.jsonl:1", "line 12: \"x\" is bad", b"{\"c\":1}");
+    let repeated_letter = new_dead_letter("c.jsonl:1", "line 12: \"x\" is bad", b"{\"c\":1}");
     for (at_ms, (partition, value)) in (1..).zip([
-        (0, letter("a.jsonl:1", "kind: missing", b"{}")),
-        (2, letter("b.jsonl:1", "line 3: \"y\" is bad", b"{\"b\":1}")),
-        (1, noted.clone()),
+        (0, new_dead_letter("a.jsonl:1", "kind: missing", b"{}")),
+        (
+            2,
+            new_dead_letter("b.jsonl:1", "line 3: \"y\" is bad", b"{\"b\":1}"),
+        ),
+        (1, repeated_letter.clone()),
         (1, b"garbage".to_vec()),
         (
             0,
-            letter("e.avro:1", "line 4: \"z\" is bad", &[0xff, 0, 0x7b]),
+            new_dead_letter("e.avro:1", "line 4: \"z\" is bad", &[0xff, 0, 0x7b]),
         ),
-        (1, noted),
-        (2, letter("g.jsonl:1", "kind: missing", &vec![b'g'; 3_000])),
+        (1, repeated_letter),
+        (
+            2,
+            new_dead_letter("g.jsonl:1", "kind: missing", &vec![b'g'; 3_000]),
+        ),
     ]) {
         append(world, Source::Plays, partition, at_ms, &[value]).await;
     }
-    let of_efforts = letter("h.jsonl:1", "kind: missing", b"{}");
+    let of_efforts = new_dead_letter("h.jsonl:1", "kind: missing", b"{}");
     append(world, Source::Efforts, 0, 8, &[of_efforts]).await;
 }
 
 /// The command line lists dead letters.
-fn lists(place: &Place) {
-    let all = told(place, &["list"]);
+fn check_list(installation: &Installation) {
+    let all = json_of(installation, &["list"]);
     let ids = [
         "backstitch.efforts.v1.dlq/0@0",
         "backstitch.plays.v1.dlq/2@1",
@@ -132,21 +140,27 @@ fn lists(place: &Place) {
         "backstitch.plays.v1.dlq/2@0",
         "backstitch.plays.v1.dlq/0@0",
     ];
-    assert_eq!(of(&all, "id"), ids, "{all}");
+    assert_eq!(field_values(&all, "id"), ids, "{all}");
     assert_eq!((&all["total"], &all["complete"]), (&json!(7), &json!(true)));
-    let two = told(place, &["list", "--limit", "2"]);
-    assert_eq!(of(&two, "id"), ids[..2], "{two}");
+    let two = json_of(installation, &["list", "--limit", "2"]);
+    assert_eq!(field_values(&two, "id"), ids[..2], "{two}");
     assert_eq!((&two["total"], &two["complete"]), (&json!(7), &json!(true)));
-    let plays = told(place, &["list", "--source", "plays", "--reason", "is bad"]);
-    assert_eq!(of(&plays, "origin"), ["c.jsonl:1", "e.avro:1", "b.jsonl:1"]);
-    let since = told(place, &["list", "--since", "2026-03-06"]);
+    let plays = json_of(
+        installation,
+        &["list", "--source", "plays", "--reason", "is bad"],
+    );
     assert_eq!(
-        of(&since, "id").is_empty(),
-        place.is_embedded(),
-        "what is no letter is as old as its record: {since}"
+        field_values(&plays, "origin"),
+        ["c.jsonl:1", "e.avro:1", "b.jsonl:1"]
+    );
+    let since = json_of(installation, &["list", "--since", "2026-03-06"]);
+    assert_eq!(
+        field_values(&since, "id").is_empty(),
+        installation.is_embedded(),
+        "a record that is not a dead letter has the time of the record: {since}"
     );
     let text = done(
-        place.data(),
+        installation.data(),
         &["dead-letters", "list", "--source", "efforts"],
     );
     assert!(
@@ -156,8 +170,8 @@ fn lists(place: &Place) {
 }
 
 /// The command line counts dead letters and shows one, and refuses unknown ids and sources.
-fn counts_and_shows(place: &Place) {
-    let counted = told(place, &["count", "--source", "plays"]);
+fn check_count_and_show(installation: &Installation) {
+    let counted = json_of(installation, &["count", "--source", "plays"]);
     let kinds = counted["counts"].as_array().expect("counts");
     assert_eq!(kinds[0]["kind"], "line N: \"…\" is bad", "{counted}");
     assert_eq!(kinds[0]["letters"], 3, "{counted}");
@@ -166,14 +180,14 @@ fn counts_and_shows(place: &Place) {
         (&counted["letters"], &counted["looked_at"]),
         (&json!(6), &json!(7))
     );
-    let shown = told(place, &["show", "backstitch.plays.v1.dlq/0@1"]);
+    let shown = json_of(installation, &["show", "backstitch.plays.v1.dlq/0@1"]);
     assert_eq!(shown["raw"], json!({"hex": "ff007b"}));
     assert_eq!(
         (&shown["raw_bytes"], &shown["broken"]),
         (&json!(3), &json!(false))
     );
     let text = done(
-        place.data(),
+        installation.data(),
         &["dead-letters", "show", "backstitch.plays.v1.dlq/1@1"],
     );
     assert!(
@@ -186,7 +200,7 @@ fn counts_and_shows(place: &Place) {
         "--raw",
         "backstitch.plays.v1.dlq/0@1",
     ];
-    let raw = run(place.data(), &raw);
+    let raw = run(installation.data(), &raw);
     assert_eq!(raw.stdout, [0xff, 0, 0x7b]);
     for (args, status, words) in [
         (
@@ -203,20 +217,23 @@ fn counts_and_shows(place: &Place) {
             "there is none",
         ),
     ] {
-        let output = run(place.data(), &[&["dead-letters"], args].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+        let output = run(installation.data(), &[&["dead-letters"], args].concat());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {message}");
         assert!(
-            said.contains(words) && said.lines().count() == 1,
-            "{args:?}: {said}"
+            message.contains(words) && message.lines().count() == 1,
+            "{args:?}: {message}"
         );
     }
 }
 
 /// HTTP gives the same results.
-fn by_http(place: &Place, client: &Client) {
+fn check_http(installation: &Installation, client: &Client) {
     let all = client.json(PATH);
-    assert_eq!(of(&all, "id"), of(&told(place, &["list"]), "id"));
+    assert_eq!(
+        field_values(&all, "id"),
+        field_values(&json_of(installation, &["list"]), "id")
+    );
     assert_eq!(all["cursor"], Value::Null);
     let large = &all["dead_letters"][1];
     assert_eq!(large["raw_bytes"], 3_000);
@@ -227,21 +244,21 @@ fn by_http(place: &Place, client: &Client) {
     let (mut ids, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = client.json(&format!("{PATH}?limit=3{cursor}"));
-        ids.extend(of(&page, "id").into_iter().map(str::to_owned));
+        ids.extend(field_values(&page, "id").into_iter().map(str::to_owned));
         let Some(next) = page["cursor"].as_str() else {
             break;
         };
         cursor = format!("&cursor={next}");
     }
     ids.retain(|id| id != "backstitch.plays.v1.dlq/1@0");
-    assert_eq!(ids, of(&all, "id"));
+    assert_eq!(ids, field_values(&all, "id"));
     let counts = client.json(&format!("{PATH}/counts?source=plays"));
-    let told = told(place, &["count", "--source", "plays"]);
+    let json_of = json_of(installation, &["count", "--source", "plays"]);
     assert_eq!(
         (&counts["letters"], &counts["complete"]),
         (&json!(6), &json!(true))
     );
-    assert_eq!(counts["counts"][0]["kind"], told["counts"][0]["kind"]);
+    assert_eq!(counts["counts"][0]["kind"], json_of["counts"][0]["kind"]);
     assert_eq!(counts["counts"][0]["first_at"], "2026-03-05T12:00:00Z");
     let shown = client.json(&format!("{PATH}/backstitch.plays.v1.dlq%2F2@1"));
     assert_eq!(shown["raw"]["text"].as_str().map(str::len), Some(3_000));
@@ -254,7 +271,7 @@ fn by_http(place: &Place, client: &Client) {
 }
 
 /// Requests that HTTP refuses, and the reasons.
-fn refuses(client: &Client) {
+fn check_http_errors(client: &Client) {
     for (path, status, words) in [
         ("/backstitch.plays.v1.dlq%2F0@9", 404, "unknown dead letter"),
         ("/plays", 400, "TOPIC/PARTITION@OFFSET"),
@@ -270,22 +287,22 @@ fn refuses(client: &Client) {
     }
 }
 
-async fn letters_are_told_alike(place: Place) {
-    let world = place.world().await;
-    some_letters(&place, &world).await;
-    lists(&place);
-    counts_and_shows(&place);
-    let server = Server::start(place.data(), &[]);
-    by_http(&place, &server.client);
-    refuses(&server.client);
-    if !place.is_embedded() {
+async fn command_and_http_agree(installation: Installation) {
+    let world = installation.world().await;
+    append_dead_letters(&installation, &world).await;
+    check_list(&installation);
+    check_count_and_show(&installation);
+    let server = Server::start(installation.data(), &[]);
+    check_http(&installation, &server.client);
+    check_http_errors(&server.client);
+    if !installation.is_embedded() {
         // The topic's retention deletes the oldest dead letters.
-        let topic = place
+        let topic = installation
             .options()
             .namespace
             .topic(Source::Plays.dead_letter_topic());
         delete_records(&topic, &[1, 2, 0]).await;
-        let rest = told(&place, &["list"]);
+        let rest = json_of(&installation, &["list"]);
         let ids = [
             "backstitch.efforts.v1.dlq/0@0",
             "backstitch.plays.v1.dlq/2@1",
@@ -293,43 +310,43 @@ async fn letters_are_told_alike(place: Place) {
             "backstitch.plays.v1.dlq/0@1",
             "backstitch.plays.v1.dlq/2@0",
         ];
-        assert_eq!(of(&rest, "id"), ids, "{rest}");
+        assert_eq!(field_values(&rest, "id"), ids, "{rest}");
         let path = format!("{PATH}/backstitch.plays.v1.dlq%2F1@1");
         assert_eq!(server.client.get(&path).0, 404);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn letters_are_told_alike_on_embedded_stores() {
-    letters_are_told_alike(Place::embedded()).await;
+async fn command_and_http_agree_on_embedded_stores() {
+    command_and_http_agree(Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn letters_are_told_alike_on_servers() {
-    letters_are_told_alike(Place::on_servers()).await;
+async fn command_and_http_agree_on_servers() {
+    command_and_http_agree(Installation::on_servers()).await;
 }
 
 /// The owner's plays once the speed layer has reached the end of the log.
-fn total(place: &Place) -> Value {
-    done(place.data(), &["speed", "--until-caught-up"]);
-    let server = Server::start(place.data(), &[]);
+fn total(installation: &Installation) -> Value {
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    let server = Server::start(installation.data(), &[]);
     let total = "/api/v1/stats/plays/total?owner_id=1";
     server.client.json(total)["count"].clone()
 }
 
 /// HTTP reprocesses dead letters as the command does, all or one.
-fn replayed_by_http(place: &Place) {
-    let server = Server::start(place.data(), &[]);
+fn reprocess_over_http(installation: &Installation) {
+    let server = Server::start(installation.data(), &[]);
     let replay = |query: &str| {
         let (status, body) = server.client.post(&format!("{PATH}/replay{query}"), b"");
         let body: Value = serde_json::from_str(&body).expect("JSON");
         (status, body)
     };
-    let (_, outlook) = replay("?dry_run=true");
-    assert_eq!(outlook, told(place, &["replay", "--dry-run"]));
+    let (_, preview) = replay("?dry_run=true");
+    assert_eq!(preview, json_of(installation, &["replay", "--dry-run"]));
     let (status, all) = replay("?source=plays");
     assert_eq!(status, 200, "{all}");
-    assert_eq!(all, told(place, &["replay"]));
+    assert_eq!(all, json_of(installation, &["replay"]));
     let (_, one) = replay("?id=backstitch.plays.v1.dlq/0@5");
     assert_eq!(
         (&one["accepted"], &one["still_bad"]),
@@ -360,89 +377,93 @@ fn replayed_by_http(place: &Place) {
 
 /// A reprocessed play, which may also have arrived another way meanwhile, counts once. This holds
 /// at once if the speed layer remembers it, otherwise after the next batch run.
-async fn plays_count_once(place: Place) {
-    place.ingest("plays", &format!("{}\n{}\n{{\n", play("a"), play("b")));
+async fn reprocessed_plays_count_once(installation: Installation) {
+    installation.ingest("plays", &format!("{}\n{}\n{{\n", play("a"), play("b")));
     {
-        let world = place.world().await;
-        let good = letter("f:1", "was bad", play("c").as_bytes());
-        let letters = [
+        let world = installation.world().await;
+        let good = new_dead_letter("f:1", "was bad", play("c").as_bytes());
+        let dead_letters = [
             good.clone(),
             b"garbage".to_vec(),
-            letter("f:2", "came otherwise", play("a").as_bytes()),
+            new_dead_letter("f:2", "came otherwise", play("a").as_bytes()),
             good,
-            letter("f:3", "was bad, too", play("d").as_bytes()),
+            new_dead_letter("f:3", "was bad, too", play("d").as_bytes()),
         ];
-        append(&world, Source::Plays, 0, 1, &letters).await;
+        append(&world, Source::Plays, 0, 1, &dead_letters).await;
     }
-    assert_eq!(total(&place), 2);
-    let outlook = told(&place, &["replay", "--dry-run"]);
+    assert_eq!(total(&installation), 2);
+    let preview = json_of(&installation, &["replay", "--dry-run"]);
     let counts = |replayed: &Value| {
         ["accepted", "still_bad", "broken"].map(|name| replayed[name].as_u64().expect("a number"))
     };
     assert_eq!(
-        (counts(&outlook), &outlook["dry_run"]),
+        (counts(&preview), &preview["dry_run"]),
         ([3, 1, 1], &json!(true))
     );
-    assert_eq!(total(&place), 2, "nothing was written");
-    let one = told(&place, &["replay", "--reason", "bad, too"]);
+    assert_eq!(total(&installation), 2, "nothing was written");
+    let one = json_of(&installation, &["replay", "--reason", "bad, too"]);
     assert_eq!(counts(&one), [1, 0, 0]);
-    assert_eq!(total(&place), 3);
-    let one = told(&place, &["replay", "--id", "backstitch.plays.v1.dlq/0@5"]);
+    assert_eq!(total(&installation), 3);
+    let one = json_of(
+        &installation,
+        &["replay", "--id", "backstitch.plays.v1.dlq/0@5"],
+    );
     assert_eq!(counts(&one), [1, 0, 0]);
-    assert_eq!(total(&place), 3);
+    assert_eq!(total(&installation), 3);
     for _ in 0..2 {
-        let replayed = told(&place, &["replay"]);
+        let replayed = json_of(&installation, &["replay"]);
         assert_eq!(counts(&replayed), [3, 1, 1], "{replayed}");
-        assert_eq!(total(&place), 4);
+        assert_eq!(total(&installation), 4);
     }
-    replayed_by_http(&place);
-    assert_eq!(total(&place), 4);
-    let config = place.data().join(CONFIG);
+    reprocess_over_http(&installation);
+    assert_eq!(total(&installation), 4);
+    let config = installation.data().join(CONFIG);
     let before = std::fs::read_to_string(&config).unwrap_or_default();
-    std::fs::write(&config, before + FORGETFUL).expect("a configuration");
-    tokio::time::sleep(MOMENT).await;
-    told(&place, &["replay"]);
-    assert_eq!(total(&place), 7, "three that are not remembered");
-    done(place.data(), &["batch", "run"]);
-    assert_eq!(total(&place), 4);
+    std::fs::write(&config, before + SHORT_WINDOW).expect("a configuration");
+    tokio::time::sleep(CLOCK_TICK).await;
+    json_of(&installation, &["replay"]);
+    assert_eq!(total(&installation), 7, "three that are not remembered");
+    done(installation.data(), &["batch", "run"]);
+    assert_eq!(total(&installation), 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plays_count_once_on_embedded_stores() {
-    plays_count_once(Place::embedded()).await;
+async fn reprocessed_plays_count_once_on_embedded_stores() {
+    reprocessed_plays_count_once(Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plays_count_once_on_servers() {
-    plays_count_once(Place::on_servers()).await;
+async fn reprocessed_plays_count_once_on_servers() {
+    reprocessed_plays_count_once(Installation::on_servers()).await;
 }
 
 /// Reprocessed rows do not overwrite later changes.
-async fn rows_stay_as_they_are(place: Place) {
+async fn reprocessed_rows_overwrite_nothing(installation: Installation) {
     let row = |id: i64, capacity: i64, version: i64| {
         format!(
             r#"{{"id":{id},"name":"n","owner":1,"athlete_capacity":{capacity},"version":{version}}}"#
         )
     };
-    place.ingest(
+    installation.ingest(
         "applications",
         &format!("{}\n{}\n", row(1, 9, 1), row(2, 9, 5)),
     );
     {
-        let world = place.world().await;
-        let letters = [row(1, 1, 1), row(1, 3, 2), row(2, 1, 4), row(3, 7, 0)];
-        let letters = letters.map(|line| letter("f:1", "was bad", line.as_bytes()));
-        append(&world, Source::Applications, 0, 1, &letters).await;
+        let world = installation.world().await;
+        let dead_letters = [row(1, 1, 1), row(1, 3, 2), row(2, 1, 4), row(3, 7, 0)];
+        let dead_letters =
+            dead_letters.map(|line| new_dead_letter("f:1", "was bad", line.as_bytes()));
+        append(&world, Source::Applications, 0, 1, &dead_letters).await;
     }
     for (accepted, superseded) in [(3, 1), (2, 2)] {
-        let outlook = told(&place, &["replay", "--dry-run"]);
-        let replayed = told(&place, &["replay"]);
-        for told in [&outlook, &replayed] {
-            let counts = (&told["accepted"], &told["superseded"]);
-            assert_eq!(counts, (&json!(accepted), &json!(superseded)), "{told}");
+        let preview = json_of(&installation, &["replay", "--dry-run"]);
+        let replayed = json_of(&installation, &["replay"]);
+        for json_of in [&preview, &replayed] {
+            let counts = (&json_of["accepted"], &json_of["superseded"]);
+            assert_eq!(counts, (&json!(accepted), &json!(superseded)), "{json_of}");
         }
-        done(place.data(), &["speed", "--until-caught-up"]);
-        let server = Server::start(place.data(), &[]);
+        done(installation.data(), &["speed", "--until-caught-up"]);
+        let server = Server::start(installation.data(), &[]);
         for (id, capacity) in [(1, 3), (2, 9), (3, 7)] {
             let shown = server.client.json(&format!("/api/v1/applications/{id}"));
             assert_eq!(shown["athlete_capacity"], capacity, "{shown}");
@@ -451,11 +472,11 @@ async fn rows_stay_as_they_are(place: Place) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_stay_as_they_are_on_embedded_stores() {
-    rows_stay_as_they_are(Place::embedded()).await;
+async fn reprocessed_rows_overwrite_nothing_on_embedded_stores() {
+    reprocessed_rows_overwrite_nothing(Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_stay_as_they_are_on_servers() {
-    rows_stay_as_they_are(Place::on_servers()).await;
+async fn reprocessed_rows_overwrite_nothing_on_servers() {
+    reprocessed_rows_overwrite_nothing(Installation::on_servers()).await;
 }

@@ -18,26 +18,26 @@ use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of each wait.
-const LONG: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Records in the log before each test's own.
 const OLD: usize = 300;
 
 type Hook = Box<dyn FnOnce() -> BoxFuture<'static, Result<()>> + Send>;
 
 /// A log that counts the fetched records of plays, and runs a hook once after a fetch.
-struct Watched {
+struct WatchedLog {
     log: Arc<dyn Log>,
     fetched: AtomicUsize,
     hook: Mutex<Option<Hook>>,
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for WatchedLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").finish_non_exhaustive()
+        f.debug_struct("WatchedLog").finish_non_exhaustive()
     }
 }
 
-impl Watched {
+impl WatchedLog {
     fn set(&self, hook: impl FnOnce() -> BoxFuture<'static, Result<()>> + Send + 'static) {
         *self.hook.lock().expect("no panic") = Some(Box::new(hook));
         self.fetched.store(0, SeqCst);
@@ -45,7 +45,7 @@ impl Watched {
 }
 
 #[async_trait]
-impl LogRead for Watched {
+impl LogRead for WatchedLog {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
         self.log.spans(topic).await
     }
@@ -78,7 +78,7 @@ impl LogRead for Watched {
 }
 
 #[async_trait]
-impl LogWrite for Watched {
+impl LogWrite for WatchedLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         self.log.ensure_topic(topic, partitions).await
     }
@@ -103,48 +103,48 @@ fn plays(ids: impl IntoIterator<Item = usize>) -> Vec<String> {
 }
 
 /// An installation with a watched log and some plays.
-async fn world() -> (World, Arc<Watched>) {
+async fn world() -> (World, Arc<WatchedLog>) {
     let mut world = World::new().await;
     world.speed_options.look_interval_ms = 1;
-    let watched = Arc::new(Watched {
+    let watched_log = Arc::new(WatchedLog {
         log: Arc::clone(&world.stores.log),
         fetched: AtomicUsize::new(0),
         hook: Mutex::new(None),
     });
-    world.stores.log = Arc::clone(&watched) as _;
+    world.stores.log = Arc::clone(&watched_log) as _;
     world.ingest(&plays(0..OLD)).await;
-    (world, watched)
+    (world, watched_log)
 }
 
 /// The partition of the plays and its checkpoint.
-async fn slot(world: &World) -> Option<(PartitionId, i64, u64)> {
+async fn checkpoint_of_plays(world: &World) -> Option<(PartitionId, i64, u64)> {
     let states = world.stores.live.partition_states(Source::Plays, 0..2);
     let states = states.await.expect("live state");
-    let of_plays = (0..).zip(states).filter_map(|(partition, state)| {
+    let play_states = (0..).zip(states).filter_map(|(partition, state)| {
         let state = state.filter(|state| state.position.next_offset > 0)?;
         let source = Source::Plays;
         let id = PartitionId { source, partition };
         Some((id, state.position.next_offset, state.epoch))
     });
-    of_plays.max_by_key(|(_, next_offset, _)| *next_offset)
+    play_states.max_by_key(|(_, next_offset, _)| *next_offset)
 }
 
 async fn wait_for(world: &World, records: usize) -> (PartitionId, u64) {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        if let Some((id, next_offset, epoch)) = slot(world).await
+        if let Some((id, next_offset, epoch)) = checkpoint_of_plays(world).await
             && usize::try_from(next_offset).is_ok_and(|n| n >= records)
         {
             return (id, epoch);
         }
-        assert!(begun.elapsed() < LONG, "live state is not whole");
+        assert!(started.elapsed() < WAIT_MAX, "live state is incomplete");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// What happens to a worker between a fetch and the apply.
+/// The disturbance of a worker between a fetch and the apply.
 #[derive(Debug, Clone, Copy)]
-enum Between {
+enum Disturbance {
     /// A run ends the epoch.
     EpochEnds,
     /// The log fails.
@@ -155,28 +155,28 @@ enum Between {
 
 /// Counts `new` events after the `OLD` ones, with a disturbance at the first fetch, and then all of
 /// them again. Returns the number of records that were fetched for the `new` ones.
-async fn fetched_after(between: Between, new: usize) -> usize {
-    let (world, watched) = world().await;
+async fn count_fetched(disturbance: Disturbance, new: usize) -> usize {
+    let (world, watched_log) = world().await;
     let speed = world.speed().await;
     let stop = CancellationToken::new();
-    let story = async {
+    let scenario = async {
         let (id, epoch) = wait_for(&world, OLD).await;
         let live: Arc<dyn LiveWrite> = Arc::clone(&world.stores.live) as _;
         let mut plain = world.with_catalog(world.catalog.clone());
-        plain.stores.log = Arc::clone(&watched.log);
-        watched.set(move || {
+        plain.stores.log = Arc::clone(&watched_log.log);
+        watched_log.set(move || {
             Box::pin(async move {
-                match between {
-                    Between::EpochEnds => {
-                        live.end_epoch(id, epoch).await?.expect("the epoch ends");
+                match disturbance {
+                    Disturbance::EpochEnds => {
+                        live.end_epoch(id, epoch).await?.expect("ending the epoch");
                     }
-                    Between::Fails => {
+                    Disturbance::Fails => {
                         return Err(Error::Unavailable {
                             what: "the log".to_owned(),
                             why: "a test".to_owned(),
                         });
                     }
-                    Between::IsOvertaken => {
+                    Disturbance::IsOvertaken => {
                         let report = plain.catch_up().await;
                         assert_eq!(report.events, u64::try_from(new).expect("few"));
                     }
@@ -191,11 +191,11 @@ async fn fetched_after(between: Between, new: usize) -> usize {
         world.ingest(&plays(0..OLD + new)).await;
         wait_for(&world, 2 * (OLD + new)).await;
         stop.cancel();
-        watched.fetched.load(SeqCst) - (OLD + new)
+        watched_log.fetched.load(SeqCst) - (OLD + new)
     };
-    let counting = tokio::time::timeout(LONG * 2, speed.run(false, stop.clone()));
-    let (report, fetched) = tokio::join!(counting, story);
-    let report = report.expect("it stops").expect("counting");
+    let counting = tokio::time::timeout(WAIT_MAX * 2, speed.run(false, stop.clone()));
+    let (report, fetched) = tokio::join!(counting, scenario);
+    let report = report.expect("the worker stops").expect("counting");
     let again = u64::try_from(OLD + new).expect("few");
     assert_eq!(report.duplicates, again, "{report:?}");
     fetched
@@ -204,31 +204,31 @@ async fn fetched_after(between: Between, new: usize) -> usize {
 /// An apply that is refused at the end of an epoch fetches its own records again, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_an_epoch_does_not_read_the_window_again() {
-    assert_eq!(fetched_after(Between::EpochEnds, 3).await, 6);
+    assert_eq!(count_fetched(Disturbance::EpochEnds, 3).await, 6);
 }
 
 /// An apply that failed does the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_does_not_read_the_window_again() {
-    assert_eq!(fetched_after(Between::Fails, 3).await, 6);
+    assert_eq!(count_fetched(Disturbance::Fails, 3).await, 6);
 }
 
 /// Records that another worker applied are read for the window only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_worker_applied_is_added_to_the_window() {
-    assert_eq!(fetched_after(Between::IsOvertaken, 3).await, 6);
+async fn records_of_another_worker_are_added_to_the_window() {
+    assert_eq!(count_fetched(Disturbance::IsOvertaken, 3).await, 6);
 }
 
 /// A starting worker reads only the events of its window again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_reads_no_more_than_the_window_holds() {
-    let (mut world, watched) = world().await;
+    let (mut world, watched_log) = world().await;
     world.speed_options.dedup_events_max = 64;
     world.catch_up().await;
-    watched.fetched.store(0, SeqCst);
+    watched_log.fetched.store(0, SeqCst);
     let report = world.catch_up().await;
     assert_eq!((report.events, report.duplicates), (0, 0));
-    assert_eq!(watched.fetched.load(SeqCst), 64 + 64 / 32);
+    assert_eq!(watched_log.fetched.load(SeqCst), 64 + 64 / 32);
     // A record is compared with the 63 events before it.
     world.ingest(&plays([OLD - 63, OLD - 63, OLD - 65])).await;
     let report = world.catch_up().await;

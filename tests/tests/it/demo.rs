@@ -1,14 +1,14 @@
 //! The demo compares every served value with a recount of its own, and reports the result in its
 //! exit status.
 
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::done;
 
 #[test]
 fn the_demo_finds_no_difference() {
-    let place = Place::embedded();
+    let installation = Installation::embedded();
     // Long enough to delete athletes and to request connections.
     let args = ["demo", "--seconds", "20", "--listen", "127.0.0.1:0"];
-    let said = done(place.data(), &args);
-    assert!(!said.is_empty());
+    let message = done(installation.data(), &args);
+    assert!(!message.is_empty());
 }

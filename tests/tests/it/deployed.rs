@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Server, done};
 use tests::servers::Addresses;
 
@@ -35,7 +35,7 @@ fn metrics(text: &str) -> BTreeSet<String> {
 }
 
 /// The text of all sources, without the list of metrics.
-fn text_of_sources() -> String {
+fn source_text() -> String {
     let mut files = Vec::new();
     for part in [
         "stores", "stored", "speed", "batch", "serving", "scale", "cli",
@@ -53,16 +53,16 @@ fn text_of_sources() -> String {
 }
 
 /// Texts in the sources that could be names of metrics.
-fn measured() -> BTreeSet<String> {
-    let text = text_of_sources();
+fn metric_names() -> BTreeSet<String> {
+    let text = source_text();
     let texts = text.split('"').skip(1);
     let names = texts.filter(|text| text.starts_with("backstitch_"));
     names.map(str::to_owned).collect()
 }
 
 /// Metrics that are certainly recorded: the first text of each macro.
-fn measured_by_name() -> BTreeSet<String> {
-    let text = text_of_sources();
+fn recorded_metrics() -> BTreeSet<String> {
+    let text = source_text();
     let mut found = BTreeSet::new();
     for kind in ["counter!(", "gauge!(", "histogram!("] {
         for (at, _) in text.match_indices(kind) {
@@ -79,39 +79,39 @@ fn measured_by_name() -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_measured_says_what_it_means() {
-    let told = metrics(&read("cli/src/monitoring.rs"));
-    let named = measured_by_name();
+fn each_metric_has_a_help_text() {
+    let documented = metrics(&read("cli/src/monitoring.rs"));
+    let named = recorded_metrics();
     assert!(named.len() > 20, "{named:?}");
-    let untold: Vec<_> = named.difference(&told).collect();
+    let untold: Vec<_> = named.difference(&documented).collect();
     assert!(
         untold.is_empty(),
-        "cli/src/monitoring.rs says nothing of {untold:?}"
+        "cli/src/monitoring.rs does not describe {untold:?}"
     );
     assert_eq!(
         metrics(&read("docs/metrics.md")),
-        told_of(&told),
+        complete_names(&documented),
         "docs/metrics.md"
     );
-    let measured = measured();
+    let metric_names = metric_names();
     // The list itself records the build information.
-    let own = ["backstitch_", "backstitch_build_info"];
-    let never: Vec<_> = told
+    let known_exceptions = ["backstitch_", "backstitch_build_info"];
+    let never: Vec<_> = documented
         .iter()
-        .filter(|name| !measured.contains(*name) && !own.contains(&name.as_str()))
+        .filter(|name| !metric_names.contains(*name) && !known_exceptions.contains(&name.as_str()))
         .collect();
-    assert!(never.is_empty(), "nobody measures {never:?}");
+    assert!(never.is_empty(), "no code records {never:?}");
 }
 
 /// The complete names, without prefixes.
-fn told_of(told: &BTreeSet<String>) -> BTreeSet<String> {
-    let whole = told.iter().filter(|name| *name != "backstitch_");
+fn complete_names(documented: &BTreeSet<String>) -> BTreeSet<String> {
+    let whole = documented.iter().filter(|name| *name != "backstitch_");
     whole.cloned().collect()
 }
 
 #[test]
-fn alerts_and_dashboards_look_at_what_is_measured() {
-    let measured = measured();
+fn alerts_and_dashboards_use_existing_metrics() {
+    let metric_names = metric_names();
     for path in [
         "deploy/helm/backstitch/alerts.yaml",
         "deploy/monitoring/dashboard.json",
@@ -121,9 +121,11 @@ fn alerts_and_dashboards_look_at_what_is_measured() {
         assert!(!named.is_empty(), "{path}");
         let unknown: Vec<_> = named
             .iter()
-            .filter(|name| !measured.contains(*name) && !name.starts_with("backstitch_process_"))
+            .filter(|name| {
+                !metric_names.contains(*name) && !name.starts_with("backstitch_process_")
+            })
             .collect();
-        assert!(unknown.is_empty(), "{path}: nobody measures {unknown:?}");
+        assert!(unknown.is_empty(), "{path}: no code records {unknown:?}");
     }
     let dashboard: Value =
         serde_json::from_str(&read("deploy/monitoring/dashboard.json")).expect("JSON");
@@ -135,7 +137,7 @@ fn alerts_and_dashboards_look_at_what_is_measured() {
 }
 
 #[test]
-fn each_alert_has_its_page() {
+fn each_alert_has_a_runbook() {
     let alerts = read("deploy/helm/backstitch/alerts.yaml");
     let count = alerts.matches("- alert: ").count();
     let pages: BTreeSet<&str> = alerts
@@ -164,30 +166,30 @@ fn each_alert_has_its_page() {
             assert!(text.contains(part), "{page}: {part}");
         }
     }
-    let kept = std::fs::read_dir(root().join("docs/runbooks")).expect("a folder");
-    assert_eq!(kept.count(), pages.len(), "a page without an alert");
+    let entries = std::fs::read_dir(root().join("docs/runbooks")).expect("a folder");
+    assert_eq!(entries.count(), pages.len(), "a page without an alert");
 }
 
 /// The steps of the README with the file, in a namespace of its own.
 #[test]
-fn the_example_of_a_configuration_is_one_on_servers() {
+fn the_example_configuration_is_valid_on_servers() {
     let example = read("deploy/config/servers.toml");
     let named = "namespace = \"example\"";
     assert_eq!(example.matches(named).count(), 1);
     assert_eq!(example.matches("log.partitions = 4").count(), 1);
-    let place = Place::with_partitions(4, &Addresses::default(), "");
-    let own = format!("namespace = \"{}\"", place.options().namespace);
-    let config = place.data().join(CONFIG);
-    std::fs::write(config, example.replace(named, &own)).expect("a configuration");
+    let installation = Installation::with_partitions(4, &Addresses::default(), "");
+    let namespace_line = format!("namespace = \"{}\"", installation.options().namespace);
+    let config = installation.data().join(CONFIG);
+    std::fs::write(config, example.replace(named, &namespace_line)).expect("a configuration");
     for command in ["migrate", "check"] {
-        done(place.data(), &[command]);
+        done(installation.data(), &[command]);
     }
     let play = r#"{"event_id":"one","track_id":2,"owner_id":1,"listener_id":3,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
-    place.ingest("plays", play);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    done(place.data(), &["batch", "run"]);
-    let server = Server::start(place.data(), &[]);
-    let asked = "/api/v1/stats/plays/total?owner_id=1&kind=play";
-    let answer = server.client.json(asked);
+    installation.ingest("plays", play);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["batch", "run"]);
+    let server = Server::start(installation.data(), &[]);
+    let request_path = "/api/v1/stats/plays/total?owner_id=1&kind=play";
+    let answer = server.client.json(request_path);
     assert_eq!(answer["count"], 1, "{answer}");
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Process, Server, binary, done, run};
 
 use crate::tidy::root;
@@ -19,18 +19,18 @@ const ROWS: &str = "--rows 300 ";
 /// Commands that run until they are stopped.
 const SERVICES: [&str; 2] = ["serve ", "scheduler"];
 /// Tested elsewhere: commands for servers, and for several machines.
-const ELSEWHERE: [&str; 3] = [" --config ", "backstitch executor", "batch run --engine"];
+const TESTED_ELSEWHERE: [&str; 3] = [" --config ", "backstitch executor", "batch run --engine"];
 /// Commands that exit with 3 if they find or compare differences, as the docs say.
-const FINDERS: [&str; 2] = ["reconcile", "erase"];
+const EXIT_3_COMMANDS: [&str; 2] = ["reconcile", "erase"];
 /// Programs whose commands are run.
 const COMMANDS: [&str; 2] = ["backstitch ", "curl "];
 /// Wrappers of a command: run as the service's user, in a container, and in a pod. Only the inner
 /// command is run.
-const AROUND: [&str; 3] = ["as ", "docker compose ", "kubectl exec "];
+const WRAPPERS: [&str; 3] = ["as ", "docker compose ", "kubectl exec "];
 /// Text to remove from a wrapped command.
-const WITHIN: &str = " --config /etc/backstitch/backstitch.toml ";
+const WRAPPED_OPTIONS: &str = " --config /etc/backstitch/backstitch.toml ";
 /// Placeholders in runbooks, and their values in an installation that followed the docs.
-const LEFT_OPEN: [(&str, &str); 4] = [
+const PLACEHOLDERS: [(&str, &str); 4] = [
     ("SOURCE", "plays"),
     ("VIEW", "plays_detail"),
     ("RUN", "1"),
@@ -44,7 +44,7 @@ const API: &str = "http://127.0.0.1:8080";
 
 /// An installation with the data that the docs refer to.
 struct Reader {
-    place: Place,
+    installation: Installation,
     server: Server,
     /// The id of the key that the docs call ID, if there is a key.
     key: Option<String>,
@@ -55,7 +55,7 @@ struct Reader {
 }
 
 /// Creates a key; returns its id and secret.
-fn key(data: &Path, scope: &str) -> (String, String) {
+fn create_key(data: &Path, scope: &str) -> (String, String) {
     let args = [
         "keys", "create", "--name", "of docs", "--scope", scope, "--json",
     ];
@@ -67,23 +67,26 @@ fn key(data: &Path, scope: &str) -> (String, String) {
 impl Reader {
     /// A reader who starts with nothing, as in the README, or with an installation that has keys.
     fn new(has_keys: bool) -> Self {
-        let place = Place::embedded();
-        let data = place.data();
+        let installation = Installation::embedded();
+        let data = installation.data();
         fs::create_dir_all(data).expect("the data folder");
         fs::write(data.join(CONFIG), "[log]\npartitions = 1\n").expect("settings");
         let (key, sent) = match has_keys {
-            true => (Some(key(data, "read:*").0), Some(key(data, "admin").1)),
+            true => (
+                Some(create_key(data, "read:*").0),
+                Some(create_key(data, "admin").1),
+            ),
             false => (None, None),
         };
         let server = Server::start(data, &[]);
         let reader = Self {
-            place,
+            installation,
             server,
             key,
             sent,
             shown: RefCell::default(),
         };
-        let data = reader.place.data();
+        let data = reader.installation.data();
         for year in ["2019", "2020"] {
             let file = reader.file(&format!("{year}.parquet"));
             done(
@@ -95,9 +98,11 @@ impl Reader {
         }
         let play = r#"{"event_id":"of docs","track_id":2,"owner_id":1,"listener_id":4711,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
         let bad = "not JSON\n".repeat(20);
-        reader.place.ingest("plays", &format!("{play}\n{bad}"));
+        reader
+            .installation
+            .ingest("plays", &format!("{play}\n{bad}"));
         let effort = r#"{"id":900000001,"segment_id":1,"athlete_id":42,"activity_id":1,"elapsed_time":300,"started_at":"2026-03-01T07:30:00Z","tz":"UTC","visibility":"everyone"}"#;
-        reader.place.ingest("efforts", effort);
+        reader.installation.ingest("efforts", effort);
         let name = r#"{"id":7,"name":"Long Climb"}"#;
         fs::write(reader.file("segments.jsonl"), name).expect("a file");
         // A bill that contains the play.
@@ -107,7 +112,7 @@ impl Reader {
     }
 
     fn file(&self, name: &str) -> String {
-        self.place
+        self.installation
             .folder()
             .join(name)
             .to_string_lossy()
@@ -116,13 +121,13 @@ impl Reader {
 
     /// Runs a line in a shell; `backstitch` is the tested build with this installation.
     fn shell(&self, line: &str) -> Output {
-        let bin = self.place.folder().join("bin");
+        let bin = self.installation.folder().join("bin");
         fs::create_dir_all(&bin).expect("a folder");
-        let config = self.place.data().join(CONFIG);
+        let config = self.installation.data().join(CONFIG);
         let script = format!(
             "#!/bin/sh\nexec '{}' --data-dir '{}' --config '{}' \"$@\"\n",
             binary().display(),
-            self.place.data().display(),
+            self.installation.data().display(),
             config.display()
         );
         let program = bin.join("backstitch");
@@ -133,20 +138,23 @@ impl Reader {
         }
         let path = std::env::var("PATH").unwrap_or_default();
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(line).current_dir(self.place.folder());
+        shell
+            .arg("-c")
+            .arg(line)
+            .current_dir(self.installation.folder());
         shell.env("PATH", format!("{}:{path}", bin.display()));
         shell.output().expect("a shell")
     }
 
     /// Runs the lines of a page and appends failures to `wrong`; returns the number of lines.
-    async fn follow(&self, page: &Path, lines: Vec<String>, wrong: &mut String) -> usize {
+    async fn run_page(&self, page: &Path, command_lines: Vec<String>, wrong: &mut String) -> usize {
         let mut count = 0;
-        for line in lines {
-            if ELSEWHERE.iter().any(|part| line.contains(part)) {
+        for line in command_lines {
+            if TESTED_ELSEWHERE.iter().any(|part| line.contains(part)) {
                 continue;
             }
             count += 1;
-            if let Err(why) = self.carry_out(&line).await {
+            if let Err(why) = self.run_line(&line).await {
                 let page = page.file_name().unwrap_or_default().display();
                 writeln!(wrong, "{page}: {line}: {why}").expect("a text");
             }
@@ -154,8 +162,8 @@ impl Reader {
         count
     }
 
-    /// Runs a line; the error says what is wrong with it.
-    async fn carry_out(&self, line: &str) -> Result<(), String> {
+    /// Runs a line; the error is the reason of a failure.
+    async fn run_line(&self, line: &str) -> Result<(), String> {
         if line.starts_with("curl ") {
             return self.curl(line);
         }
@@ -163,17 +171,17 @@ impl Reader {
         if SERVICES.iter().any(|name| is_service(name)) {
             return self.service(line).await;
         }
-        let output = self.shell(&filled_in(line, self.key.as_deref().unwrap_or("ID")));
-        let said = String::from_utf8_lossy(&output.stdout);
-        if let Some(key) = said
+        let output = self.shell(&fill_in(line, self.key.as_deref().unwrap_or("ID")));
+        let runbook_commands = String::from_utf8_lossy(&output.stdout);
+        if let Some(key) = runbook_commands
             .split_whitespace()
             .find(|word| word.starts_with("bsk_"))
         {
             self.shown.replace(Some(key.to_owned()));
         }
         let code = output.status.code();
-        let may_find = FINDERS.iter().any(|command| line.contains(command));
-        if code == Some(0) || (may_find && code == Some(3)) {
+        let may_exit_3 = EXIT_3_COMMANDS.iter().any(|command| line.contains(command));
+        if code == Some(0) || (may_exit_3 && code == Some(3)) {
             return Ok(());
         }
         Err(format!(
@@ -184,11 +192,11 @@ impl Reader {
 
     /// Sends a request to the API as curl does.
     fn curl(&self, line: &str) -> Result<(), String> {
-        let mut words = words(line).into_iter().skip(1);
+        let mut shell_words = shell_words(line).into_iter().skip(1);
         let (mut method, mut url, mut body) = ("GET".to_owned(), None, None);
         let mut headers = Vec::new();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().expect("what follows an option");
+        while let Some(word) = shell_words.next() {
+            let mut value = || shell_words.next().expect("the value of an option");
             match word.as_str() {
                 // The server is already listening.
                 "-fsS" | "--retry-connrefused" => {}
@@ -231,75 +239,77 @@ impl Reader {
             .build()
             .new_agent();
         let mut answer = agent.run(request).map_err(|error| error.to_string())?;
-        let told = answer.body_mut().read_to_string().unwrap_or_default();
+        let answer_text = answer.body_mut().read_to_string().unwrap_or_default();
         let is_good = answer.status().is_success();
-        let wrong = || format!("{} {told}", answer.status());
+        let wrong = || format!("{} {answer_text}", answer.status());
         is_good.then_some(()).ok_or_else(wrong)
     }
 
     /// Starts a service, which must print its address and stop on request.
     async fn service(&self, line: &str) -> Result<(), String> {
         let line = line.split('#').next().unwrap_or_default();
-        let words = line.split_whitespace().filter(|word| *word != "&").skip(1);
+        let shell_words = line.split_whitespace().filter(|word| *word != "&").skip(1);
         // Ports may be in use, and other machines do not exist.
-        let words = words.map(|word| match word.contains(':') {
+        let shell_words = shell_words.map(|word| match word.contains(':') {
             true => "127.0.0.1:0",
             false => word,
         });
-        let mut words: Vec<&str> = words.collect();
-        if words == ["scheduler"] && !cfg!(feature = "scale") {
+        let mut shell_words: Vec<&str> = shell_words.collect();
+        if shell_words == ["scheduler"] && !cfg!(feature = "scale") {
             // A build without the feature refuses the command and names the feature.
-            let refused = run(self.place.data(), &words);
+            let refused = run(self.installation.data(), &shell_words);
             let stderr = String::from_utf8_lossy(&refused.stderr);
             assert!(stderr.contains("`scale`"), "{stderr}");
             return Ok(());
         }
-        if words == ["scheduler"] {
-            words.extend(["--listen", "127.0.0.1:0"]);
+        if shell_words == ["scheduler"] {
+            shell_words.extend(["--listen", "127.0.0.1:0"]);
         }
-        let process = Process::start(self.place.data(), &words);
-        process.until_said("127.0.0.1:").await;
-        let (succeeded, said) = process.end();
-        succeeded.then_some(()).ok_or_else(|| format!("{said:?}"))
+        let process = Process::start(self.installation.data(), &shell_words);
+        process.wait_for_output("127.0.0.1:").await;
+        let (succeeded, runbook_commands) = process.end();
+        succeeded
+            .then_some(())
+            .ok_or_else(|| format!("{runbook_commands:?}"))
     }
 }
 
 /// The lines in a page's code blocks that begin with a command.
-fn lines(page: &Path) -> Vec<String> {
+fn command_lines(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
-    let (mut is_block, mut lines) = (false, Vec::new());
+    let (mut is_block, mut command_lines) = (false, Vec::new());
     // A line may continue on the next one.
     for line in text.replace("\\\n", " ").lines() {
         if line.starts_with("```") {
             is_block = !is_block;
         } else if is_block && COMMANDS.iter().any(|command| line.starts_with(command)) {
-            lines.push(line.to_owned());
-        } else if is_block && AROUND.iter().any(|command| line.starts_with(command)) {
-            lines.extend(within(line));
+            command_lines.push(line.to_owned());
+        } else if is_block && WRAPPERS.iter().any(|command| line.starts_with(command)) {
+            command_lines.extend(wrapped_command(line));
         }
     }
-    lines
+    command_lines
 }
 
 /// Our command that a line wraps, if any.
-fn within(line: &str) -> Option<String> {
+fn wrapped_command(line: &str) -> Option<String> {
     if let Some(command) = line.strip_prefix("as ") {
         return Some(format!(
             "backstitch {}",
             command.replace("&& as ", "&& backstitch ")
         ));
     }
-    let (_, command) = line.split_once(WITHIN)?;
+    let (_, command) = line.split_once(WRAPPED_OPTIONS)?;
     Some(format!("backstitch {command}"))
 }
 
 /// The commands in the text of a runbook.
-fn said(page: &Path) -> Vec<String> {
+fn runbook_commands(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let quoted = text.split('`').skip(1).step_by(2);
     let commands = quoted.filter(|part| COMMANDS.iter().any(|command| part.starts_with(command)));
     let filled = commands.map(|command| {
-        let open = LEFT_OPEN.iter();
+        let open = PLACEHOLDERS.iter();
         open.fold(command.to_owned(), |line, (name, one)| {
             line.replace(name, one)
         })
@@ -312,17 +322,17 @@ fn first_steps() -> Vec<PathBuf> {
     FIRST_STEPS.iter().map(|page| root().join(page)).collect()
 }
 
-fn pages(folder: &str) -> Vec<PathBuf> {
+fn doc_pages(folder: &str) -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join(folder)).expect("the docs");
-    let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
-    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
-    pages.sort();
-    pages
+    let mut doc_pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
+    doc_pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    doc_pages.sort();
+    doc_pages
 }
 
 /// Splits a line into words as a shell does.
-fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut shell_words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for char in line.chars() {
         match (quote, char) {
             (Some(of), _) if of == char => quote = None,
@@ -330,7 +340,7 @@ fn words(line: &str) -> Vec<String> {
                 quote = Some(char);
                 word.get_or_insert_default();
             }
-            (None, ' ') => words.extend(word.take()),
+            (None, ' ') => shell_words.extend(word.take()),
             (None, '#') if word.is_none() => break,
             // A shell interprets these characters. A variable within double quotes is left to the
             // reader.
@@ -340,17 +350,17 @@ fn words(line: &str) -> Vec<String> {
             _ => word.get_or_insert_default().push(char),
         }
     }
-    words.extend(word);
-    words
+    shell_words.extend(word);
+    shell_words
 }
 
 /// A line with the reader's values inserted.
-fn filled_in(line: &str, key: &str) -> String {
-    let words = line
+fn fill_in(line: &str, key: &str) -> String {
+    let shell_words = line
         .split(' ')
         .map(|word| if word == "ID" { key } else { word });
-    let words: Vec<&str> = words.collect();
-    let line = words.join(" ");
+    let shell_words: Vec<&str> = shell_words.collect();
+    let line = shell_words.join(" ");
     let Some((before, rows)) = line.split_once("--rows ") else {
         return line;
     };
@@ -359,37 +369,46 @@ fn filled_in(line: &str, key: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_docs_show_works() {
-    let mut docs = pages("docs");
+async fn commands_in_the_docs_work() {
+    let mut docs = doc_pages("docs");
     // Another test runs the tutorial, in a folder with its views.
     docs.retain(|page| !page.ends_with("tutorial.md") && !page.ends_with("getting-started.md"));
     let reader = Reader::new(true);
     let (mut count, mut wrong) = (0, String::new());
     for page in first_steps().into_iter().chain(docs) {
-        count += reader.follow(&page, lines(&page), &mut wrong).await;
+        count += reader
+            .run_page(&page, command_lines(&page), &mut wrong)
+            .await;
     }
-    let mut of_runbooks = 0;
-    for page in pages("docs/runbooks") {
-        of_runbooks += reader.follow(&page, said(&page), &mut wrong).await;
+    let mut runbook_count = 0;
+    for page in doc_pages("docs/runbooks") {
+        runbook_count += reader
+            .run_page(&page, runbook_commands(&page), &mut wrong)
+            .await;
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(count > 65 && of_runbooks > 10, "{count} and {of_runbooks}");
+    assert!(
+        count > 65 && runbook_count > 10,
+        "{count} and {runbook_count}"
+    );
 }
 
 /// The first steps, on an installation without keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_newcomer_gets_through_the_first_steps() {
+async fn the_first_steps_work_on_a_new_installation() {
     let newcomer = Reader::new(false);
     let (mut count, mut wrong) = (0, String::new());
     for page in first_steps() {
-        count += newcomer.follow(&page, lines(&page), &mut wrong).await;
+        count += newcomer
+            .run_page(&page, command_lines(&page), &mut wrong)
+            .await;
     }
     assert!(wrong.is_empty(), "{wrong}");
     assert!(count > 30, "{count}");
 }
 
 #[test]
-fn commands_within_others_are_found() {
+fn wrapped_commands_are_found() {
     for (line, expected) in [
         (
             "as migrate && as check",
@@ -401,13 +420,13 @@ fn commands_within_others_are_found() {
             Some("backstitch keys list"),
         ),
     ] {
-        assert_eq!(within(line).as_deref(), expected);
+        assert_eq!(wrapped_command(line).as_deref(), expected);
     }
 }
 
 /// Files of this repository in code blocks exist, and so do profiles of compose.
 #[test]
-fn files_that_commands_name_are_there() {
+fn files_in_commands_exist() {
     let compose = fs::read_to_string(root().join("compose.yaml")).expect("compose.yaml");
     let profiles = compose
         .lines()
@@ -415,16 +434,16 @@ fn files_that_commands_name_are_there() {
     let profiles: Vec<&str> = profiles
         .flat_map(|list| list.trim_end_matches(']').split(", "))
         .collect();
-    let mut all = pages("docs");
+    let mut all = doc_pages("docs");
     all.push(root().join("README.md"));
     let (mut count, mut missing) = (0, Vec::<String>::new());
     for page in all {
         let text = fs::read_to_string(&page).expect("a page");
         let blocks = text.split("```").skip(1).step_by(2);
-        let words: Vec<&str> = blocks.flat_map(str::split_whitespace).collect();
-        for (at, word) in words.iter().enumerate() {
+        let shell_words: Vec<&str> = blocks.flat_map(str::split_whitespace).collect();
+        for (at, word) in shell_words.iter().enumerate() {
             let is_file = word.starts_with("deploy/") && !word.contains("backstitch-speed");
-            let is_profile = at > 0 && words.get(at - 1) == Some(&"--profile");
+            let is_profile = at > 0 && shell_words.get(at - 1) == Some(&"--profile");
             count += usize::from(is_file || is_profile);
             let folder = word
                 .trim_end_matches('*')

@@ -1,5 +1,5 @@
-//! Duplicates: within the window nobody sees them; what the window missed is counted live until
-//! the next run, and that run says so.
+//! Duplicates. The duplicate window filters them. A duplicate outside the window counts live until
+//! the next run, which reports it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::live::{Changes, PartitionId};
 use tests::plays;
-use tests::stages::{OnStage, wait_for};
+use tests::stages::{StageCallback, wait_for};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +30,7 @@ async fn total(served: &tests::world::Served) -> (i64, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
+async fn a_duplicate_outside_the_window_is_drift_until_the_next_run() {
     let world = World::new().await;
     world.ingest(&[play("a"), play("b"), play("a")]).await;
     world.catch_up().await;
@@ -40,7 +40,7 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     assert_eq!((report.drift.total, report.duplicates), (Some(0), 1));
     assert_eq!(total(&served).await, (2, "batch".to_owned()));
 
-    // Two hours later, when the window of one hour has gone on.
+    // Two hours later, beyond the window of one hour.
     world.clock.set_ms(NOW_MS + 2 * 3_600_000);
     world.ingest(&[play("c"), play("a")]).await;
     world.catch_up().await;
@@ -62,7 +62,7 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     assert_eq!(detail.causes, BTreeMap::from([(Cause::Duplicate, 1)]));
     assert_eq!(report.drift.views.len(), 1, "no other reads the events");
     assert_eq!(total(&served).await, (3, "batch".to_owned()));
-    // What was counted live is kept beside it, however it is asked for.
+    // The live count is kept beside the batch count, for every form of the question.
     for (question, count, source) in [
         ("owner_id=1&prefer=batch", 3, "batch"),
         ("owner_id=1&prefer=realtime", 4, "realtime"),
@@ -83,7 +83,7 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
         assert_eq!(answer["count"], count, "{path}: {answer}");
         assert_eq!(answer["provenance"]["source"], source, "{path}: {answer}");
     }
-    // And stays when more is counted, and after the next run.
+    // It stays when more is counted, and after the next run.
     world.ingest(&[play("d")]).await;
     world.catch_up().await;
     let realtime = "/api/v1/stats/plays/total?owner_id=1&prefer=realtime";
@@ -93,11 +93,11 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     assert_eq!(total(&served).await, (4, "batch".to_owned()));
     let runs = served.client.ask("/api/v1/batch/runs").await;
     assert_eq!(runs["runs"][1]["drift"]["total"], 1, "{runs}");
-    reconciliations_are_told(&served).await;
+    check_explanations(&served).await;
     served.end().await;
 }
 
-/// A client whose partitioner is another sends an event again, within the window.
+/// A client with another partitioner sends an event again, within the window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_in_another_partition_is_named() {
     let world = World::new().await;
@@ -108,7 +108,7 @@ async fn a_copy_in_another_partition_is_named() {
         .append_raw((own + 1) % PARTITIONS, &[copy.as_bytes()])
         .await;
     world.catch_up().await;
-    let request = crate::restore::of("plays_detail");
+    let request = crate::restore::request_for("plays_detail");
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert_eq!((report.drift.total, report.duplicates), (Some(1), 1));
     assert_eq!(report.drift.worst[0].cause, Cause::OtherPartition);
@@ -116,7 +116,7 @@ async fn a_copy_in_another_partition_is_named() {
         report.drift.views[0].causes,
         BTreeMap::from([(Cause::OtherPartition, 1)])
     );
-    // The same for what came after the run.
+    // The same for events after the run.
     world
         .append_raw((own + 1) % PARTITIONS, &[play("b").as_bytes()])
         .await;
@@ -128,7 +128,7 @@ async fn a_copy_in_another_partition_is_named() {
 }
 
 /// Three runs, of which the second found a duplicate.
-async fn reconciliations_are_told(served: &tests::world::Served) {
+async fn check_explanations(served: &tests::world::Served) {
     let path = "/api/v1/reconciliations";
     let all = served.client.ask(path).await;
     let of = |page: &Value| -> Vec<(u64, u64)> {
@@ -161,24 +161,24 @@ async fn reconciliations_are_told(served: &tests::world::Served) {
     let efforts = served.client.ask(&format!("{path}?source=efforts")).await;
     assert_eq!(of(&efforts), []);
 
-    // The second run changed the one row of the quarter, the third the same.
-    let told = served.client.ask("/api/v1/explain?owner_id=1").await;
-    let batch = told["batch"].as_array().expect("a list");
+    // The second run changed the one row of the quarter; the third did, too.
+    let explanation = served.client.ask("/api/v1/explain?owner_id=1").await;
+    let batch = explanation["batch"].as_array().expect("a list");
     let batch: Vec<_> = batch
         .iter()
         .map(|one| (&one["epoch"], &one["count"], &one["drift"]))
         .collect();
-    assert_eq!(batch, [(&json!(3), &json!(4), &json!(0))], "{told}");
+    assert_eq!(batch, [(&json!(3), &json!(4), &json!(0))], "{explanation}");
     assert_eq!(
-        (&told["count"], &told["live"]),
+        (&explanation["count"], &explanation["live"]),
         (&json!(4), &json!([])),
-        "{told}"
+        "{explanation}"
     );
-    let row = &told["rows"][0];
+    let row = &explanation["rows"][0];
     assert_eq!(
         (&row["key"]["owner_id"], &row["batch"]["epoch"]),
         (&json!(1), &json!(3)),
-        "{told}"
+        "{explanation}"
     );
     for wrong in [
         "owner_id=1&compare=previous",
@@ -188,17 +188,17 @@ async fn reconciliations_are_told(served: &tests::world::Served) {
         "",
     ] {
         let path = format!("/api/v1/explain?{wrong}");
-        let (status, told) = tokio::task::block_in_place(|| served.client.get(&path));
+        let (status, explanation) = tokio::task::block_in_place(|| served.client.get(&path));
         assert!([400, 404].contains(&status), "{wrong}: {status}");
         if wrong.contains("segment_id") {
-            assert!(told.contains("name two boards"), "{told}");
+            assert!(explanation.contains("name two boards"), "{explanation}");
         }
     }
 }
 
-/// What is lost of live state, and what somebody else adds to it, are found by the next run, named, and gone with it.
+/// The next run finds losses of live state and foreign additions, names them, and removes them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_of_live_state_is_named() {
+async fn damaged_live_state_is_named() {
     let world = World::new().await;
     world.ingest(&[play("a")]).await;
     world.catch_up().await;
@@ -215,7 +215,7 @@ async fn damage_of_live_state_is_named() {
             .collect();
         world.ingest(&events).await;
         world.catch_up().await;
-        falsify(&world, more).await;
+        add_to_live_counts(&world, more).await;
         let report = world.run(&RunRequest::default()).await.expect("a run");
         let detail = &report.drift.views[0];
         let parts = BTreeMap::from([(cause, more.unsigned_abs())]);
@@ -227,19 +227,19 @@ async fn damage_of_live_state_is_named() {
     served.end().await;
 }
 
-/// Live state that is lost once the cuts are sealed, begins anew at the run before, and is not there again yet, says nothing of
-/// what was counted.
+/// Live state is lost after the cuts are sealed. It restarts at the previous run and is still
+/// incomplete, so the run cannot report drift.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_counted_again_is_no_drift() {
+async fn rebuilt_live_state_is_no_drift() {
     let world = World::new().await;
     world.ingest(&[play("a"), play("b")]).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     world.ingest(&[play("c"), play("d")]).await;
     world.catch_up().await;
-    let losing = OnStage(|name: &str| {
+    let losing = StageCallback(|name: &str| {
         if name == "check" {
-            wait_for(lose_and_heal(&world));
+            wait_for(lose_and_rebuild(&world));
         }
     });
     let stop = CancellationToken::new();
@@ -259,9 +259,9 @@ async fn what_is_counted_again_is_no_drift() {
     served.end().await;
 }
 
-/// Loses live state once the cuts are sealed; it begins anew at the run before.
-async fn lose_and_heal(world: &World) {
-    world.lose_live();
+/// Loses live state after the cuts are sealed; it restarts at the previous run.
+async fn lose_and_rebuild(world: &World) {
+    world.delete_live_state();
     let (live, views) = (&world.stores.live, &world.stores.views);
     let runs = views.runs(Source::Plays).await.expect("runs").runs;
     for (index, partition) in (0..PARTITIONS as usize).zip(0..) {
@@ -275,34 +275,34 @@ async fn lose_and_heal(world: &World) {
             source: Source::Plays,
             partition,
         };
-        let healed = live.rebuild(id, None, &life).await.expect("live state");
-        assert!(healed.is_ok(), "{healed:?}");
+        let rebuilt = live.rebuild(id, None, &life).await.expect("live state");
+        assert!(rebuilt.is_ok(), "{rebuilt:?}");
     }
 }
 
-/// Adds to what was counted live of the owner's plays since the newest run.
-async fn falsify(world: &World, more: i64) {
-    falsify_one(world, "plays_detail", more).await;
+/// Adds to the live counts of the owner's plays since the latest run.
+async fn add_to_live_counts(world: &World, more: i64) {
+    add_to_live_row(world, "plays_detail", more).await;
 }
 
-/// Adds to one row of what was counted live since the newest run.
-pub(crate) async fn falsify_one(world: &World, view: &str, more: i64) {
+/// Adds to one live row of a view since the latest run.
+pub(crate) async fn add_to_live_row(world: &World, view: &str, more: i64) {
     let (live, view) = (&world.stores.live, world.catalog.job(view));
     let view = view.expect("the job").view().to_owned();
-    let slots = live
+    let states = live
         .read_deltas(Source::Plays, PARTITIONS, &[])
         .await
-        .expect("slots")
+        .expect("live state")
         .partition_states;
-    for (partition, slot) in (0..).zip(slots) {
-        let (slot, id) = (
-            slot.expect("a slot"),
+    for (partition, state) in (0..).zip(states) {
+        let (state, id) = (
+            state.expect("a partition state"),
             PartitionId {
                 source: Source::Plays,
                 partition,
             },
         );
-        let epochs = (slot.epoch, slot.epoch);
+        let epochs = (state.epoch, state.epoch);
         let mut found = live
             .collect_deltas(id, &view, epochs, None, 1)
             .await
@@ -314,7 +314,7 @@ pub(crate) async fn falsify_one(world: &World, view: &str, more: i64) {
         found.counts = vec![more].into();
         let changes = Changes::from(vec![found]);
         let applied = live
-            .apply(id, slot.checkpoint(), slot.position, &[&view], &changes)
+            .apply(id, state.checkpoint(), state.position, &[&view], &changes)
             .await;
         assert_eq!(applied.expect("live state"), Ok(()));
         return;
@@ -336,7 +336,7 @@ async fn an_incremental_run_writes_only_what_differs() {
     world.catch_up().await;
     let second = world.run(&RunRequest::default()).await.expect("a run");
     assert!(!second.full);
-    // One row of each view, and only the one day's events read again.
+    // One row per view changed, and only that day's events were read again.
     let views = u64::try_from(world.catalog.jobs().len()).expect("few");
     assert_eq!((second.rows_written, second.rows_read), (views, 31));
     let third = world.run(&RunRequest::default()).await.expect("a run");
@@ -351,7 +351,7 @@ async fn an_incremental_run_writes_only_what_differs() {
         (0, 32),
         "{fourth:?}"
     );
-    // A single job, at the cuts of the newest run.
+    // A single job, at the cuts of the latest run.
     let one = RunRequest {
         jobs: vec!["plays_owner_day".to_owned()],
         ..RunRequest::default()
@@ -365,7 +365,7 @@ async fn an_incremental_run_writes_only_what_differs() {
     let refused = world
         .run(&unknown)
         .await
-        .expect_err("no such job")
+        .expect_err("an unknown job")
         .to_string();
     assert!(
         refused.contains("plays_owner_year") && refused.contains("plays_detail"),
@@ -373,9 +373,9 @@ async fn an_incremental_run_writes_only_what_differs() {
     );
 }
 
-/// A run whose result fails its check is not published; the next one covers its events too.
+/// A run whose result fails its check is not published; the next one includes its events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abandoned_run_is_covered_by_the_next() {
+async fn the_next_run_includes_an_abandoned_one() {
     let world = World::new().await;
     world.ingest(&[play("a")]).await;
     world.catch_up().await;
@@ -384,19 +384,19 @@ async fn an_abandoned_run_is_covered_by_the_next() {
     world.catch_up().await;
     // A run that has sealed its cuts and then failed its check, as the batch layer records it.
     let stores = &world.stores;
-    let slot = PartitionId {
+    let id = PartitionId {
         source: Source::Plays,
         partition: 0,
     };
     let mut cuts = Vec::new();
     for partition in 0..PARTITIONS {
-        let slot = PartitionId { partition, ..slot };
+        let id = PartitionId { partition, ..id };
         cuts.push(
             stores
                 .live
-                .end_epoch(slot, 2)
+                .end_epoch(id, 2)
                 .await
-                .expect("a roll")
+                .expect("ending an epoch")
                 .expect("a cut"),
         );
     }

@@ -1,4 +1,5 @@
-//! Entities through processes: killed at any point, bad input, and a capacity under many requests.
+//! Entities through processes: killed at any point, with bad input, and with a capacity under many
+//! requests.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,16 +13,16 @@ use schemas::entities::parse;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
-use tests::conformance::canon_rows::effort_rows;
+use tests::conformance::entity_rows::effort_rows;
+use tests::expected_boards::{BoardQuery, ExpectedEntities};
 use tests::http::Client;
 use tests::process::{Process, Server, done, run_with_input};
-use tests::standings::{Asked, Truth};
 
 const SEGMENTS: i64 = 3;
 const ATHLETES: i64 = 200;
 
-/// Efforts, edits and deletes; the same for the same seed.
-fn efforts(seed: u64, rows: usize, truth: &mut Truth) -> String {
+/// Efforts, edits and deletes; deterministic for a seed.
+fn efforts(seed: u64, rows: usize, truth: &mut ExpectedEntities) -> String {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut text = String::new();
     for _ in 0..rows {
@@ -39,16 +40,16 @@ fn efforts(seed: u64, rows: usize, truth: &mut Truth) -> String {
             row["deleted"] = json!(true);
         }
         let line = row.to_string();
-        assert!(truth.take("efforts", &line));
+        assert!(truth.apply_line("efforts", &line));
         writeln!(text, "{line}").expect("writing");
     }
     text
 }
 
-fn compare(client: &Client, truth: &Truth) {
+fn compare(client: &Client, truth: &ExpectedEntities) {
     for segment in 1..=SEGMENTS {
         for (board, window) in [("overall", "all"), ("overall", "month"), ("overall", "day")] {
-            let asked = Asked {
+            let board_query = BoardQuery {
                 segment,
                 board: board.to_owned(),
                 window: window.to_owned(),
@@ -58,10 +59,14 @@ fn compare(client: &Client, truth: &Truth) {
             };
             let path = format!(
                 "/api/v1/boards/segments/{segment}?{}&limit=1000",
-                asked.query()
+                board_query.query()
             );
             let answer = client.json(&path);
-            assert_eq!(answer["entries"], json!(truth.board(&asked)), "{path}");
+            assert_eq!(
+                answer["entries"],
+                json!(truth.board(&board_query)),
+                "{path}"
+            );
         }
         let counts = client.json(&format!("/api/v1/segments/{segment}/counts"));
         let (efforts, athletes) = truth.counts(segment);
@@ -70,14 +75,14 @@ fn compare(client: &Client, truth: &Truth) {
     }
 }
 
-/// Every process is killed again and again, also between a commit and what it tells; then the speed
-/// layer alone comes to the end, and nothing is ingested again that would tell of it once more.
+/// Every process is killed repeatedly, also between a commit and its notification. Then the speed
+/// layer alone catches up; nothing is ingested again that would repeat a notification.
 #[test]
-fn kills_lose_nothing_of_entities() {
+fn kills_lose_no_entities() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let mut truth = Truth::default();
-    // What is in one file is committed at once.
+    let mut truth = ExpectedEntities::default();
+    // The rows of one file are committed in one transaction.
     let mut ingest = vec!["ingest".to_owned(), "efforts".to_owned()];
     for seed in 0..30 {
         let file = folder.path().join(format!("{seed}.jsonl"));
@@ -85,10 +90,10 @@ fn kills_lose_nothing_of_entities() {
         ingest.push(file.to_string_lossy().into_owned());
     }
     let ingest: Vec<&str> = ingest.iter().map(String::as_str).collect();
-    // Some are killed after they have committed something, however busy the machine is.
-    let begun = Instant::now();
+    // Some are killed after they have committed rows, however busy the machine is.
+    let started = Instant::now();
     done(&folder.path().join("other"), &ingest[..3]);
-    let some_ms = u64::try_from(2 * begun.elapsed().as_millis()).expect("short");
+    let some_ms = u64::try_from(2 * started.elapsed().as_millis()).expect("short");
     let mut rng = SmallRng::seed_from_u64(7);
     let mut running = 0;
     for round in 0..24 {
@@ -112,19 +117,19 @@ fn kills_lose_nothing_of_entities() {
     done(&data, &["speed", "--until-caught-up"]);
     assert_eq!(pending(&data), 0);
     let server = Server::start(&data, &[]);
-    let stored = stored(&data);
-    assert!(stored.counts(1).0 > 0, "something was ingested");
+    let stored = stored_efforts(&data);
+    assert!(stored.counts(1).0 > 0, "no rows were ingested");
     compare(&server.client, &stored);
     done(&data, &["batch", "run"]);
     compare(&server.client, &stored);
 
     done(&data, &ingest);
     let edits = efforts(100, 400, &mut truth);
-    commit_untold(&data, &edits.lines().collect::<Vec<_>>());
-    assert!(pending(&data) > 100, "what was committed waits to be told");
+    commit_without_notifications(&data, &edits.lines().collect::<Vec<_>>());
+    assert!(pending(&data) > 100, "too few pending notifications");
     done(&data, &["speed", "--until-caught-up"]);
     assert_eq!(pending(&data), 0);
-    // Whatever was taken before, the last row of the newest version stays.
+    // The last row of the newest version remains.
     compare(&server.client, &truth);
     done(&data, &["batch", "run"]);
     compare(&server.client, &truth);
@@ -132,16 +137,16 @@ fn kills_lose_nothing_of_entities() {
     compare(&server.client, &truth);
 }
 
-/// A speed layer that runs all the time tells of what others left, soon.
+/// A running speed layer soon publishes the notifications that others left.
 #[test]
-fn a_running_speed_layer_tells_what_was_left() {
+fn a_running_speed_layer_publishes_leftovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let mut truth = Truth::default();
+    let mut truth = ExpectedEntities::default();
     let first = efforts(1, 50, &mut truth);
-    commit_untold(&data, &first.lines().collect::<Vec<_>>());
+    commit_without_notifications(&data, &first.lines().collect::<Vec<_>>());
     let _speed = Process::start(&data, &["speed"]);
-    let is_told = || {
+    let is_published = || {
         let deadline = Instant::now() + Duration::from_secs(120);
         while pending(&data) > 0 && Instant::now() < deadline {
             #[expect(clippy::disallowed_methods, reason = "another process works")]
@@ -149,16 +154,16 @@ fn a_running_speed_layer_tells_what_was_left() {
         }
         pending(&data) == 0
     };
-    assert!(is_told(), "what was there before it began");
+    assert!(is_published(), "earlier notifications were not published");
     let edits = efforts(2, 50, &mut truth);
-    commit_untold(&data, &edits.lines().collect::<Vec<_>>());
-    assert!(is_told(), "what came while it ran");
+    commit_without_notifications(&data, &edits.lines().collect::<Vec<_>>());
+    assert!(is_published(), "later notifications were not published");
     done(&data, &["speed", "--until-caught-up"]);
     compare(&Server::start(&data, &[]).client, &truth);
 }
 
-/// The efforts that are stored, as lines would give them.
-fn stored(data: &Path) -> Truth {
+/// The stored efforts, as if read from lines.
+fn stored_efforts(data: &Path) -> ExpectedEntities {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let rows = runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
@@ -166,7 +171,7 @@ fn stored(data: &Path) -> Truth {
         let dump = dump.expect("a dump").try_collect::<Vec<_>>().await;
         dump.expect("rows")
     });
-    let mut truth = Truth::default();
+    let mut truth = ExpectedEntities::default();
     for row in rows.iter().flat_map(effort_rows) {
         let at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
         let line = json!({
@@ -174,13 +179,13 @@ fn stored(data: &Path) -> Truth {
             "activity_id": row.activity_id, "elapsed_time": row.elapsed_time_s,
             "started_at": at.to_string(), "deleted": row.is_deleted,
         });
-        assert!(truth.take("efforts", &line.to_string()));
+        assert!(truth.apply_line("efforts", &line.to_string()));
     }
     truth
 }
 
-/// Commits rows and tells nobody, as a process does that is killed between the two.
-fn commit_untold(data: &Path, lines: &[&str]) {
+/// Commits rows without their notifications, as a process that is killed between the two.
+fn commit_without_notifications(data: &Path, lines: &[&str]) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
@@ -203,9 +208,9 @@ fn pending(data: &Path) -> u64 {
     })
 }
 
-/// Also when it fails, `ingest` says what it has taken, and of what.
+/// A failed `ingest` still reports the ingested rows by file.
 #[test]
-fn a_failed_ingest_says_what_was_taken() {
+fn a_failed_ingest_reports_what_it_ingested() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
@@ -315,18 +320,18 @@ fn bad_rows_are_dead_letters_with_reasons() {
             &["dead-letters", "list", "--source", source, "--json"],
         );
         let listed: Value = serde_json::from_str(&listed).expect("JSON");
-        let letters = listed["dead_letters"].as_array().expect("letters");
-        assert_eq!(letters.len(), expected.len(), "{listed}");
+        let listed_letters = listed["dead_letters"].as_array().expect("dead letters");
+        assert_eq!(listed_letters.len(), expected.len(), "{listed}");
         // Newest first.
-        for (letter, field) in letters.iter().zip(expected.iter().rev()) {
-            let reason = letter["reason"].as_str().expect("a reason");
+        for (listed_letter, field) in listed_letters.iter().zip(expected.iter().rev()) {
+            let reason = listed_letter["reason"].as_str().expect("a reason");
             assert!(
                 reason.contains(field),
                 "{source}: {reason} does not name {field}"
             );
         }
     }
-    // Who can't be taken at first may be taken later: the effort's segment stays what it was.
+    // An effort that is rejected now may be accepted later; its segment has not changed.
     done(&data, &["speed", "--until-caught-up"]);
     let server = Server::start(&data, &[]);
     let counts = server.client.json("/api/v1/segments/1/counts");
@@ -371,7 +376,7 @@ fn bad_rows_are_dead_letters_with_reasons() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one story")]
-fn a_capacity_holds_under_many_requests() {
+fn a_capacity_is_kept_under_many_requests() {
     const REQUESTS: usize = 200;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -379,7 +384,7 @@ fn a_capacity_holds_under_many_requests() {
     let output = run_with_input(&data, &["ingest", "applications", "-"], app.as_bytes());
     assert!(output.status.success());
     let mut lines = String::new();
-    // Three are connected before, one of them twice; a fourth has left.
+    // Three athletes are connected before, one of them twice; a fourth has left.
     for (id, athlete, revoked) in [
         (1, 1, false),
         (2, 1, false),
@@ -435,7 +440,8 @@ fn a_capacity_holds_under_many_requests() {
         (&shown["name"], &shown["owner"]),
         (&json!("Pacer"), &json!(42))
     );
-    // One leaves, and its place is free for one; who has several authorizations leaves wholly.
+    // One athlete leaves, which frees one place. An athlete with several authorizations leaves
+    // completely.
     assert_eq!(
         client.delete("/api/v1/applications/7/authorizations/1").0,
         204
@@ -453,8 +459,12 @@ fn a_capacity_holds_under_many_requests() {
     assert_eq!((post(1_000), post(1_001)), (201, 403));
     let patched = client.patch("/api/v1/applications/7", br#"{"athlete_capacity":10}"#);
     assert_eq!(patched.0, 200, "{}", patched.1);
-    assert_eq!((post(1_000), post(1_001)), (200, 403), "nobody is cut off");
-    // A line of the same version says the capacity too, an older one doesn't.
+    assert_eq!(
+        (post(1_000), post(1_001)),
+        (200, 403),
+        "a large body was refused"
+    );
+    // A line of the same version sets the capacity, too; an older one does not.
     for (line, capacity) in [
         (app.replace("15}", "12,\"version\":-1}"), 10),
         (app.to_owned(), 15),

@@ -1,5 +1,5 @@
-//! Somebody is erased, and nothing brings them back: not the log, a replay, dead letters, an old copy of the
-//! archive, or a worker that did not know.
+//! A listener is erased and stays erased, despite the log, a replay, dead letters, an old copy of
+//! the archive, and a worker that did not know.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tests::process::{command, done, run};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
-use super::restore::{rows_of, write};
+use super::restore::{scan_view, write_rows};
 
-/// The listener who is erased, an id that nothing else looks like.
-const GONE: i64 = 7_316_171_926_443_017_251;
-const STAYS: i64 = 7_316_171_926_443_017_252;
+/// The id of the erased listener, which resembles no other number.
+const ERASED: i64 = 7_316_171_926_443_017_251;
+const OTHER: i64 = 7_316_171_926_443_017_252;
 
 fn play(event: usize, listener: Option<i64>) -> String {
     let fields = json!({
@@ -32,9 +32,9 @@ fn play(event: usize, listener: Option<i64>) -> String {
     tests::plays::play(format!("e{event}"), fields)
 }
 
-/// Plays of both listeners and of nobody.
+/// Plays of both listeners and of anonymous ones.
 fn plays(from: usize, count: usize) -> Vec<String> {
-    let of = |event| [Some(GONE), Some(STAYS), None][event % 3];
+    let of = |event| [Some(ERASED), Some(OTHER), None][event % 3];
     (from..from + count)
         .map(|event| play(event, of(event)))
         .collect()
@@ -46,11 +46,11 @@ const fn listener(id: i64) -> Person {
 }
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
-    let mut erased = erase_all(world, &[listener(GONE)], request).await;
+    let mut erased = erase_all(world, &[listener(ERASED)], request).await;
     erased.pop().expect("a receipt")
 }
 
-/// Erases people by one command.
+/// Erases people with one request.
 pub(crate) async fn erase_all(
     world: &World,
     people: &[Person],
@@ -61,50 +61,50 @@ pub(crate) async fn erase_all(
     erased.expect("an erasure")
 }
 
-/// Where somebody is found now.
-async fn places(world: &World, id: i64) -> Vec<String> {
-    let found = world
+/// The places that contain the id of a person.
+async fn places_with(world: &World, id: i64) -> Vec<String> {
+    let findings = world
         .eraser()
         .verify(&[listener(id)])
         .await
         .expect("a search");
-    let places = found.into_iter().flat_map(|(_, found)| found);
+    let places = findings.into_iter().flat_map(|(_, findings)| findings);
     places
         .map(|one| format!("{}: {}", one.place, one.found))
         .collect()
 }
 
-async fn ask(served: &Served, path: &str) -> Value {
+async fn send_request(served: &Served, path: &str) -> Value {
     let (client, path) = (served.client.clone(), format!("/api/v1/stats/plays/{path}"));
-    let asked = tokio::task::spawn_blocking(move || client.json(&path));
-    asked.await.expect("an answer")
+    let answered = tokio::task::spawn_blocking(move || client.json(&path));
+    answered.await.expect("an answer")
 }
 
-/// What must stay as it is: totals of owners and tracks.
-async fn totals(served: &Served) -> Vec<Value> {
-    let mut totals = Vec::new();
+/// Totals of owners and tracks, which must not change.
+async fn owner_and_track_totals(served: &Served) -> Vec<Value> {
+    let mut owner_and_track_totals = Vec::new();
     for of in [
         "owner_id=7",
         "owner_id=8",
         "track_id=1",
         "track_id=2&country=DE",
     ] {
-        let answer = ask(served, &format!("total?{of}&period=all")).await;
-        totals.push(answer["count"].clone());
+        let answer = send_request(served, &format!("total?{of}&period=all")).await;
+        owner_and_track_totals.push(answer["count"].clone());
     }
-    totals
+    owner_and_track_totals
 }
 
-async fn of_listener(served: &Served, id: i64) -> i64 {
+async fn listener_total(served: &Served, id: i64) -> i64 {
     let path = format!("total?owner_id=7&listener_id={id}&period=all");
-    let answer = ask(served, &path).await;
+    let answer = send_request(served, &path).await;
     answer["count"].as_i64().expect("a count")
 }
 
-/// The letters of a source, each as where it came from and what is left of it.
-pub(crate) async fn letters(world: &World, source: Source) -> Vec<(String, Vec<u8>)> {
+/// The dead letters of a source: origin and remaining raw bytes.
+pub(crate) async fn dead_letters(world: &World, source: Source) -> Vec<(String, Vec<u8>)> {
     let (log, topic) = (&world.stores.log, source.dead_letter_topic());
-    let mut letters = Vec::new();
+    let mut dead_letters = Vec::new();
     let spans = log.spans(topic).await.expect("the log");
     for (partition, span) in (0..).zip(spans) {
         let mut next = span.start;
@@ -114,20 +114,21 @@ pub(crate) async fn letters(world: &World, source: Source) -> Vec<(String, Vec<u
                 bytes: 1 << 24,
             };
             let fetched = log.fetch(topic, partition, next, limit).await;
-            let fetched = fetched.expect("letters");
+            let fetched = fetched.expect("dead letters");
             next = fetched.next_offset;
             for value in fetched.records.values.iter().flatten() {
-                let letter: DeadLetter = serde_json::from_slice(value).expect("a letter");
-                letters.push((letter.origin, letter.raw));
+                let new_dead_letter: DeadLetter =
+                    serde_json::from_slice(value).expect("a dead letter");
+                dead_letters.push((new_dead_letter.origin, new_dead_letter.raw));
             }
         }
     }
-    letters.sort_unstable();
-    letters
+    dead_letters.sort_unstable();
+    dead_letters
 }
 
-/// What a receipt says was found, and that nothing is left.
-pub(crate) fn found(receipt: &Receipt) -> Vec<(&str, &str, u64)> {
+/// The findings of a receipt; checks that nothing is left.
+pub(crate) fn findings(receipt: &Receipt) -> Vec<(&str, &str, u64)> {
     assert!(
         receipt.is_clean() && receipt.finished_at_ms.is_some(),
         "{receipt:#?}"
@@ -138,18 +139,19 @@ pub(crate) fn found(receipt: &Receipt) -> Vec<(&str, &str, u64)> {
         .collect()
 }
 
-/// Searches for people at once, and answers what would be found of each who is searched for alone.
-pub(crate) async fn searched(world: &World, people: &[Person]) -> Vec<Vec<Finding>> {
+/// Searches for several people at once, and returns the findings of separate searches.
+pub(crate) async fn search_all(world: &World, people: &[Person]) -> Vec<Vec<Finding>> {
     let eraser = world.eraser();
     let together = eraser.verify(people).await.expect("a search");
     for (one, together) in people.iter().zip(&together) {
         let alone = eraser.verify(&[*one]).await.expect("a search");
         assert_eq!(alone, std::slice::from_ref(together));
     }
-    together.into_iter().map(|(_, found)| found).collect()
+    together.into_iter().map(|(_, findings)| findings).collect()
 }
 
-/// Files in which the id stands in digits, or as a key, the log, Parquet or a column of SQLite has it.
+/// Files that contain the id in digits, or in the encodings of keys, the log, Parquet or SQLite
+/// columns.
 pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
     let key = (id.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let forms = [
@@ -158,11 +160,11 @@ pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
         id.to_le_bytes().to_vec(),
         id.to_be_bytes().to_vec(),
     ];
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(files_with(&path, id));
+            files.extend(files_with(&path, id));
             continue;
         }
         let Ok(bytes) = std::fs::read(&path) else {
@@ -170,34 +172,35 @@ pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
         };
         let has = |form: &Vec<u8>| bytes.windows(form.len()).any(|one| one == &form[..]);
         if forms.iter().any(has) {
-            found.push(path.display().to_string());
+            files.push(path.display().to_string());
         }
     }
-    found
+    files
 }
 
-/// A line that can't be taken and names the listener, and one that names nobody.
-async fn set_aside(world: &World) {
-    let letter = |origin: &str, raw: String| DeadLetter {
+/// Ingests two invalid lines: one names the listener and one does not.
+async fn dead_letter_lines(world: &World) {
+    let new_dead_letter = |origin: &str, raw: String| DeadLetter {
         source: "plays".to_owned(),
         reason: "not JSON".to_owned(),
         origin: origin.to_owned(),
         at_ms: NOW_MS,
         raw: raw.into_bytes(),
     };
-    let letters = [
-        letter("f:1", format!("listener_id={GONE}")),
-        letter("f:2", play(900, Some(GONE))),
-        letter("f:3", play(901, Some(STAYS))),
-        letter("f:4", "nobody".to_owned()),
+    let dead_letters = [
+        new_dead_letter("f:1", format!("listener_id={ERASED}")),
+        new_dead_letter("f:2", play(900, Some(ERASED))),
+        new_dead_letter("f:3", play(901, Some(OTHER))),
+        new_dead_letter("f:4", "nobody".to_owned()),
     ];
-    let appended = append_dead_letters(&*world.stores.log, Source::Plays, &letters, NOW_MS).await;
+    let appended =
+        append_dead_letters(&*world.stores.log, Source::Plays, &dead_letters, NOW_MS).await;
     appended.expect("appending");
 }
 
-/// Plays that were counted, archived and published, with more that only live state has, a backfill, and dead
-/// letters.
-async fn settled(world: &World) {
+/// Plays that were counted, archived and published, more plays in live state only, a backfill, and
+/// dead letters.
+async fn prepare(world: &World) {
     world.ingest(&plays(0, 90)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
@@ -207,11 +210,11 @@ async fn settled(world: &World) {
     world.run(&RunRequest::default()).await.expect("a run");
     world.ingest(&plays(120, 30)).await;
     world.catch_up().await;
-    set_aside(world).await;
+    dead_letter_lines(world).await;
 }
 
-/// All files of the archive, as they are now.
-async fn copied(world: &World) -> Vec<(String, bytes::Bytes)> {
+/// A copy of all files of the archive.
+async fn copy_archive(world: &World) -> Vec<(String, bytes::Bytes)> {
     let archive = &world.stores.archive;
     let mut copy = Vec::new();
     for path in archive.list("archive/plays").await.expect("the archive") {
@@ -222,11 +225,11 @@ async fn copied(world: &World) -> Vec<(String, bytes::Bytes)> {
 }
 
 async fn scene(world: World) {
-    settled(&world).await;
+    prepare(&world).await;
     let served = world.serve().await;
-    let before = totals(&served).await;
-    assert!(of_listener(&served, GONE).await > 0);
-    let found = places(&world, GONE).await;
+    let before = owner_and_track_totals(&served).await;
+    assert!(listener_total(&served, ERASED).await > 0);
+    let findings = places_with(&world, ERASED).await;
     for place in [
         "log",
         "live state",
@@ -235,13 +238,13 @@ async fn scene(world: World) {
         "results",
         "dead letters",
     ] {
-        let is_found = found.iter().any(|one| one.starts_with(place));
-        assert!(is_found, "{place} is not among {found:?}");
+        let is_found = findings.iter().any(|one| one.starts_with(place));
+        assert!(is_found, "{place} is not among {findings:?}");
     }
-    let others = places(&world, STAYS).await;
-    let copy = copied(&world).await;
+    let others = places_with(&world, OTHER).await;
+    let copy = copy_archive(&world).await;
     if world.namespace().is_none() {
-        assert!(!files_with(world.path(), GONE).is_empty());
+        assert!(!files_with(world.path(), ERASED).is_empty());
     }
 
     let receipt = erase(&world, &EraseRequest::default()).await;
@@ -260,28 +263,28 @@ async fn scene(world: World) {
     assert!(
         !serde_json::to_string(&receipt)
             .expect("JSON")
-            .contains(&GONE.to_string())
+            .contains(&ERASED.to_string())
     );
-    gone(&world, &served, &before).await;
-    assert!(!places(&world, STAYS).await.is_empty(), "{others:?}");
-    assert!(of_listener(&served, STAYS).await > 0);
+    check_erased(&world, &served, &before).await;
+    assert!(!places_with(&world, OTHER).await.is_empty(), "{others:?}");
+    assert!(listener_total(&served, OTHER).await > 0);
 
-    // Everything from the beginning, once more from all that comes: lines, letters, lost live state.
-    full(&world).await;
-    gone(&world, &served, &before).await;
+    // Reads everything again from the beginning: lines, dead letters, lost live state.
+    run_full(&world).await;
+    check_erased(&world, &served, &before).await;
     world.ingest(&plays(0, 150)).await;
     world
-        .append_raw(0, &[play(999, Some(GONE)).as_bytes()])
+        .append_raw(0, &[play(999, Some(ERASED)).as_bytes()])
         .await;
-    world.lose_live();
+    world.delete_live_state();
     world.catch_up().await;
-    assert_eq!(of_listener(&served, GONE).await, 0);
+    assert_eq!(listener_total(&served, ERASED).await, 0);
     let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
-    let counted = totals(&served).await;
-    gone(&world, &served, &counted).await;
+    let counted = owner_and_track_totals(&served).await;
+    check_erased(&world, &served, &counted).await;
 
-    // The archive comes back from a copy that was made before.
+    // The archive is restored from an earlier copy.
     for (path, bytes) in &copy {
         world
             .stores
@@ -290,12 +293,12 @@ async fn scene(world: World) {
             .await
             .expect("a file");
     }
-    full(&world).await;
-    gone(&world, &served, &counted).await;
+    run_full(&world).await;
+    check_erased(&world, &served, &counted).await;
     served.end().await;
 }
 
-async fn full(world: &World) {
+async fn run_full(world: &World) {
     let request = RunRequest {
         full: true,
         ..RunRequest::default()
@@ -303,45 +306,49 @@ async fn full(world: &World) {
     world.run(&request).await.expect("a run");
 }
 
-/// The listener is nowhere, and nothing else has changed.
-async fn gone(world: &World, served: &Served, before: &[Value]) {
-    assert_eq!(places(world, GONE).await, Vec::<String>::new());
-    assert_eq!(of_listener(served, GONE).await, 0);
-    assert_eq!(totals(served).await, before);
+/// The listener is in no place, and nothing else has changed.
+async fn check_erased(world: &World, served: &Served, before: &[Value]) {
+    assert_eq!(places_with(world, ERASED).await, Vec::<String>::new());
+    assert_eq!(listener_total(served, ERASED).await, 0);
+    assert_eq!(owner_and_track_totals(served).await, before);
     world
         .stores
         .data_folder
         .truncate_wals()
         .await
         .expect("empty logs");
-    assert_eq!(files_with(world.path(), GONE), Vec::<String>::new());
+    assert_eq!(files_with(world.path(), ERASED), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_brings_a_listener_back() {
+async fn an_erased_listener_stays_erased() {
     scene(World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_brings_a_listener_back_on_servers() {
+async fn an_erased_listener_stays_erased_on_servers() {
     scene(World::on_servers().await).await;
 }
 
-/// Cut off anywhere, it goes on under the same number when it is run again.
+/// An erasure that is interrupted at any point resumes under the same number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_erasure_that_is_cut_off_is_gone_on_with() {
+async fn an_interrupted_erasure_resumes() {
     let world = World::new().await;
-    settled(&world).await;
+    prepare(&world).await;
     let served = world.serve().await;
-    let before = totals(&served).await;
+    let before = owner_and_track_totals(&served).await;
     for wait_ms in [5, 60, 150, 300, 500, 700, 900, 1_200] {
         let request = EraseRequest::default();
         let stop = CancellationToken::new();
         let eraser = world.eraser();
-        let people = [listener(GONE)];
+        let people = [listener(ERASED)];
         let work = eraser.erase(&people, &request, &(), &stop);
         let cut = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
-        assert_eq!(totals(&served).await, before, "after {wait_ms} ms");
+        assert_eq!(
+            owner_and_track_totals(&served).await,
+            before,
+            "after {wait_ms} ms"
+        );
         if let Ok(done) = cut {
             let receipt = done.expect("an erasure").pop().expect("a receipt");
             assert!(receipt.is_clean(), "{receipt:#?}");
@@ -358,13 +365,14 @@ async fn an_erasure_that_is_cut_off_is_gone_on_with() {
         .count() as u64;
     assert_eq!(receipt.number, 1 + finished);
     assert!(receipt.is_clean(), "{receipt:#?}");
-    gone(&world, &served, &before).await;
+    check_erased(&world, &served, &before).await;
     served.end().await;
 }
 
-/// Who wants the log to stay is told, and what comes of it is still without the listener.
+/// With the option to keep the log, the receipt says so, and results of the log still exclude the
+/// listener.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_may_be_kept() {
+async fn the_log_can_be_kept() {
     let world = World::new().await;
     world.ingest(&plays(0, 60)).await;
     world.catch_up().await;
@@ -378,16 +386,17 @@ async fn the_log_may_be_kept() {
         receipt.notes.iter().any(|note| note.contains("retention")),
         "{receipt:#?}"
     );
-    assert_eq!(places(&world, GONE).await, ["log: 20"]);
-    world.lose_live();
+    assert_eq!(places_with(&world, ERASED).await, ["log: 20"]);
+    world.delete_live_state();
     world.catch_up().await;
-    full(&world).await;
-    assert_eq!(places(&world, GONE).await, ["log: 20"]);
+    run_full(&world).await;
+    assert_eq!(places_with(&world, ERASED).await, ["log: 20"]);
 }
 
-/// A row that somebody changed by hand hides nobody, and ends no search: whose id may stand in it is found.
+/// A row that was changed by hand hides no person and stops no search: an id that it may contain is
+/// reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_cannot_be_read_hide_nobody() {
+async fn unreadable_rows_hide_no_person() {
     let world = World::new().await;
     world.ingest(&plays(0, 9)).await;
     world.catch_up().await;
@@ -397,8 +406,8 @@ async fn rows_that_cannot_be_read_hide_nobody() {
         .job("plays_track_day_listener")
         .expect("the job");
     let table = job.view();
-    let page = rows_of(&world, table).await;
-    let id = (GONE.cast_unsigned() ^ (1 << 63)).to_be_bytes();
+    let page = scan_view(&world, table).await;
+    let id = (ERASED.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let (part, row) = (page.partitions.value(0), &[b"x", &id[..], b"yz"].concat());
     let rows = NewRows {
         partitions: BinaryArray::from_iter_values([part]),
@@ -406,100 +415,100 @@ async fn rows_that_cannot_be_read_hide_nobody() {
         counts: Int64Array::from(vec![1]),
     };
     let in_views = async |id| -> Vec<u64> {
-        let found = &searched(&world, &[listener(id)]).await[0];
-        let found = found.iter().filter(|one| one.at == table);
-        found.map(|one| one.found).collect()
+        let findings = &search_all(&world, &[listener(id)]).await[0];
+        let findings = findings.iter().filter(|one| one.at == table);
+        findings.map(|one| one.found).collect()
     };
-    let (of_gone, of_other) = (in_views(GONE).await, in_views(STAYS).await);
-    write(&world, table, &rows).await;
-    assert_eq!(in_views(GONE).await, [of_gone[0] + 1]);
-    assert_eq!(in_views(STAYS).await, of_other);
-    assert!(!found(&erase(&world, &EraseRequest::default()).await).is_empty());
-    assert_eq!(in_views(GONE).await, Vec::<u64>::new());
-    let left = searched(&world, &[listener(GONE)]).await;
+    let (of_erased, of_other) = (in_views(ERASED).await, in_views(OTHER).await);
+    write_rows(&world, table, &rows).await;
+    assert_eq!(in_views(ERASED).await, [of_erased[0] + 1]);
+    assert_eq!(in_views(OTHER).await, of_other);
+    assert!(!findings(&erase(&world, &EraseRequest::default()).await).is_empty());
+    assert_eq!(in_views(ERASED).await, Vec::<u64>::new());
+    let left = search_all(&world, &[listener(ERASED)]).await;
     assert!(left[0].is_empty(), "{left:#?}");
 }
 
-/// Each of several has a receipt with what was found of them alone; whom nobody knows has one too.
+/// Each of several people has a receipt with their own findings; so has an unknown person.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_are_found_and_erased_each_by_themselves() {
+async fn several_listeners_have_separate_receipts() {
     let world = World::new().await;
-    settled(&world).await;
-    let more: Vec<String> = (500..505).map(|event| play(event, Some(STAYS))).collect();
+    prepare(&world).await;
+    let more: Vec<String> = (500..505).map(|event| play(event, Some(OTHER))).collect();
     world.ingest(&more).await;
-    let people = [GONE, STAYS, 3].map(listener);
-    let before = searched(&world, &people).await;
-    let in_log = |found: &[Finding]| {
-        let log = found.iter().find(|one| one.place == "log");
+    let people = [ERASED, OTHER, 3].map(listener);
+    let before = search_all(&world, &people).await;
+    let log_count = |findings: &[Finding]| {
+        let log = findings.iter().find(|one| one.place == "log");
         log.map_or(0, |one| one.found)
     };
     // Every third of 150 plays, and five more.
     assert_eq!(
-        before.iter().map(|one| in_log(one)).collect::<Vec<_>>(),
+        before.iter().map(|one| log_count(one)).collect::<Vec<_>>(),
         [50, 55, 0]
     );
     assert!(before[2].is_empty(), "{before:#?}");
-    // What was not counted yet would stay in the log.
+    // Plays that were not counted yet would stay in the log.
     world.catch_up().await;
-    let before = searched(&world, &people).await;
-    assert_eq!(in_log(&before[1]), 55);
+    let before = search_all(&world, &people).await;
+    assert_eq!(log_count(&before[1]), 55);
     let receipts = erase_all(&world, &people, &EraseRequest::default()).await;
     assert_eq!(receipts.len(), people.len());
-    let places_of = |found: &[(&str, &str, u64)]| -> Vec<(String, String)> {
-        let places = found.iter();
+    let places_of = |findings: &[(&str, &str, u64)]| -> Vec<(String, String)> {
+        let places = findings.iter();
         places
             .map(|(place, at, _)| ((*place).to_owned(), (*at).to_owned()))
             .collect()
     };
-    let all_places = places_of(&found(&receipts[0]));
+    let all_places = places_of(&findings(&receipts[0]));
     for ((number, receipt), before) in (1..).zip(&receipts).zip(&before) {
         assert_eq!(receipt.number, number);
-        let found = found(receipt);
-        assert_eq!(places_of(&found), all_places, "each place, also where 0");
-        let found = found.into_iter().filter(|(.., found)| *found > 0);
+        let findings = findings(receipt);
+        assert_eq!(places_of(&findings), all_places, "each place, also where 0");
+        let findings = findings.into_iter().filter(|(.., count)| *count > 0);
         let before = before.iter().map(|one| (&*one.place, &*one.at, one.found));
-        assert_eq!(found.collect::<Vec<_>>(), before.collect::<Vec<_>>());
+        assert_eq!(findings.collect::<Vec<_>>(), before.collect::<Vec<_>>());
     }
-    let left = searched(&world, &people).await;
+    let left = search_all(&world, &people).await;
     assert!(left.iter().all(Vec::is_empty), "{left:#?}");
 }
 
-/// Two who erase at once, each somebody else, who is found; answers the numbers of their erasures.
+/// Runs two concurrent erasures of different existing people; returns their numbers.
 async fn erase_at_once(world: &World) -> [u64; 2] {
     let request = EraseRequest::default();
-    let (one, other) = ([listener(GONE)], [listener(STAYS)]);
+    let (one, other) = ([listener(ERASED)], [listener(OTHER)]);
     let (one, other) = tokio::join!(
         Box::pin(erase_all(world, &one, &request)),
         Box::pin(erase_all(world, &other, &request)),
     );
-    assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+    assert!(!findings(&one[0]).is_empty() && !findings(&other[0]).is_empty());
     [one[0].number, other[0].number]
 }
 
-/// Two who erase at once, of a source that has a log and runs: both come to their end.
+/// Two concurrent erasures in a source with a log and runs both complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_erasures_at_once_both_end() {
+async fn two_concurrent_erasures_both_complete() {
     let world = World::new().await;
-    settled(&world).await;
+    prepare(&world).await;
     let served = world.serve().await;
-    let before = totals(&served).await;
-    let origins = |letters: Vec<(String, Vec<u8>)>| -> Vec<String> {
-        letters.into_iter().map(|(origin, _)| origin).collect()
+    let before = owner_and_track_totals(&served).await;
+    let origins = |dead_letters: Vec<(String, Vec<u8>)>| -> Vec<String> {
+        dead_letters.into_iter().map(|(origin, _)| origin).collect()
     };
-    let noted = origins(letters(&world, Source::Plays).await);
+    let recorded = origins(dead_letters(&world, Source::Plays).await);
     let numbers = erase_at_once(&world).await;
     assert_ne!(numbers[0], numbers[1]);
-    assert_eq!(origins(letters(&world, Source::Plays).await), noted);
-    assert_eq!(places(&world, STAYS).await, Vec::<String>::new());
-    assert_eq!(of_listener(&served, STAYS).await, 0);
-    gone(&world, &served, &before).await;
+    assert_eq!(origins(dead_letters(&world, Source::Plays).await), recorded);
+    assert_eq!(places_with(&world, OTHER).await, Vec::<String>::new());
+    assert_eq!(listener_total(&served, OTHER).await, 0);
+    check_erased(&world, &served, &before).await;
     served.end().await;
 }
 
-/// Two who write letters once more at once, whom no run keeps apart.
+/// Two concurrent erasures rewrite dead letters; no run excludes the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_erasures_at_once_double_no_letter() {
-    const LETTERS: usize = 300;
+async fn two_concurrent_erasures_duplicate_no_dead_letter() {
+    const DEAD_LETTERS: usize = 300;
     let world = World::new().await;
     let log = &*world.stores.log;
     let topic = Source::Plays.dead_letter_topic();
@@ -510,24 +519,24 @@ async fn two_erasures_at_once_double_no_letter() {
             reason: "not JSON".to_owned(),
             origin: format!("f{round}:{n}"),
             at_ms: NOW_MS,
-            raw: format!("listener_id={}", [GONE, STAYS, 3][n % 3]).into_bytes(),
+            raw: format!("listener_id={}", [ERASED, OTHER, 3][n % 3]).into_bytes(),
         };
-        let new: Vec<DeadLetter> = (0..LETTERS).map(of).collect();
+        let new: Vec<DeadLetter> = (0..DEAD_LETTERS).map(of).collect();
         let appended = append_dead_letters(log, Source::Plays, &new, NOW_MS).await;
         appended.expect("appending");
         erase_at_once(&world).await;
-        let letters = letters(&world, Source::Plays).await;
-        let left = letters.iter().filter(|(_, raw)| !raw.is_empty());
+        let dead_letters = dead_letters(&world, Source::Plays).await;
+        let left = dead_letters.iter().filter(|(_, raw)| !raw.is_empty());
         assert_eq!(
-            (letters.len(), left.count()),
-            (round * LETTERS, round * LETTERS / 3)
+            (dead_letters.len(), left.count()),
+            (round * DEAD_LETTERS, round * DEAD_LETTERS / 3)
         );
     }
 }
 
-/// By the command: found, erased by processes that are killed, and then found no more.
+/// The command finds the listener, erases with processes that are killed, and then finds nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_goes_on_where_it_was_killed() {
+async fn a_killed_command_resumes() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     let input = data.join("plays.jsonl");
@@ -536,16 +545,16 @@ async fn the_command_goes_on_where_it_was_killed() {
     std::fs::remove_file(&input).expect("the file");
     done(data, &["speed", "--source", "plays", "--until-caught-up"]);
     done(data, &["batch", "run"]);
-    let id = GONE.to_string();
+    let id = ERASED.to_string();
     let verify = || run(data, &["erase", "--listener", &id, "--verify"]);
     assert_eq!(verify().status.code(), Some(3));
     for wait_ms in [150, 400, 800, 1_200, 1_600] {
         let mut erasing = command(data, &["erase", "--listener", &id]);
         let mut erasing = erasing.spawn().expect("a process");
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-        // It may have come to its end by now.
+        // The process may have completed.
         drop(erasing.kill());
-        erasing.wait().expect("its end");
+        erasing.wait().expect("the end of the process");
     }
     let args = [
         "erase",
@@ -561,10 +570,10 @@ async fn the_command_goes_on_where_it_was_killed() {
     assert!(receipts[0]["finished_at_ms"].is_i64(), "{receipts}");
     let left = receipts[0]["places"].as_array().expect("places");
     assert!(left.iter().all(|place| place["left"] == 0), "{receipts}");
-    let searched = verify();
-    assert!(searched.status.success(), "{searched:?}");
+    let search_all = verify();
+    assert!(search_all.status.success(), "{search_all:?}");
     let all = done(data, &["erase", "--list"]);
     assert!(all.contains("listener") && !all.contains(&id), "{all}");
-    assert_eq!(files_with(data, GONE), Vec::<String>::new());
+    assert_eq!(files_with(data, ERASED), Vec::<String>::new());
     assert_eq!(run(data, &["erase"]).status.code(), Some(2));
 }

@@ -1,5 +1,5 @@
-//! An athlete is erased, and nothing brings them back: not the same lines, a replay, dead letters, a new run, an old copy, or
-//! what an app writes by its own SQL. What is left is what a plain sort of all others' rows gives.
+//! An athlete is erased and stays erased, despite the same lines, a replay, dead letters, a new
+//! run, an old copy, and an app's own SQL. The rest equals a plain sort of all other rows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use serde_json::{Value, json};
 use stores::erasures::{Attribution, Person, PersonKind, Suppressions};
 use stores::intake::{IntakeReport, ReprocessedIds, append_dead_letters};
 use stores::names::NamedKind;
+use tests::expected_boards::{BoardQuery, ExpectedEntities};
 use tests::process::{command, done, run};
-use tests::standings::{Asked, Truth};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
 use super::board_cache::fill;
-use super::erasure::{erase_all, files_with, found, letters, searched};
+use super::erasure::{dead_letters, erase_all, files_with, findings, search_all};
 
-/// The athlete who is erased, an id that nothing else looks like.
-const GONE: i64 = 7_316_171_926_443_017_251;
-/// Another, who has nothing in common with that one, also where a log is packed.
-const STAYS: i64 = 4_850_092_177_336_041_189;
-const OTHERS: i64 = 12;
+/// The id of the erased athlete, which resembles no other number.
+const ERASED: i64 = 7_316_171_926_443_017_251;
+/// Another id without any bytes in common, also in a compressed log.
+const OTHER: i64 = 4_850_092_177_336_041_189;
+const OTHER_ATHLETES: i64 = 12;
 const SEGMENTS: i64 = 3;
-/// How long a run waits for the speed layer, which is there.
+/// How long a run waits for the running speed layer.
 const SPEED_WAIT_MS: u64 = 5_000;
 const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
 
@@ -38,19 +38,23 @@ const fn athlete(id: i64) -> Person {
     Person { kind, id }
 }
 
-fn everybody() -> Vec<i64> {
-    [GONE, STAYS].into_iter().chain(1..=OTHERS).collect()
+fn all_athletes() -> Vec<i64> {
+    [ERASED, OTHER]
+        .into_iter()
+        .chain(1..=OTHER_ATHLETES)
+        .collect()
 }
 
-/// An effort of an athlete on each segment; the one who is erased is always first, the one who stays second.
+/// Efforts of all athletes on each segment; the erased athlete is always first and the other one
+/// second.
 fn efforts(round: i64) -> Vec<String> {
     let mut lines = Vec::new();
-    for (place, athlete) in (0..).zip(everybody()) {
+    for (place, athlete) in (0..).zip(all_athletes()) {
         for segment in 1..=SEGMENTS {
             let id = round * 1_000 + segment * 100 + place;
             let effort = json!({
                 "id": id, "segment_id": segment, "athlete_id": athlete, "activity_id": id * 10,
-                "elapsed_time": 100 + place - 20 * i64::from(athlete == GONE) - round,
+                "elapsed_time": 100 + place - 20 * i64::from(athlete == ERASED) - round,
                 "started_at": format!("2026-02-{:02}T10:00:00Z", 1 + round),
             });
             lines.push(effort.to_string());
@@ -60,18 +64,18 @@ fn efforts(round: i64) -> Vec<String> {
 }
 
 /// All other lines, by source.
-fn others() -> Vec<(Source, Vec<String>)> {
+fn other_lines() -> Vec<(Source, Vec<String>)> {
     let applications = (1..=2).map(|id| {
-        let room = OTHERS + 2;
+        let room = OTHER_ATHLETES + 2;
         json!({"id": id, "name": "Ride", "owner": 1, "athlete_capacity": room})
     });
     let of = |line: fn(i64) -> Value| -> Vec<String> {
-        everybody()
+        all_athletes()
             .into_iter()
             .map(|id| line(id).to_string())
             .collect()
     };
-    let connected = everybody().into_iter().enumerate().map(|(n, athlete)| {
+    let connected = all_athletes().into_iter().enumerate().map(|(n, athlete)| {
         json!({
             "id": 1 + n, "application_id": 1, "athlete_id": athlete,
             "created_at": "2026-01-01T00:00:00Z",
@@ -93,7 +97,7 @@ fn others() -> Vec<(Source, Vec<String>)> {
         (
             Source::Follows,
             of(
-                |id| json!({"follower_id": if id == GONE { STAYS } else { GONE }, "followed_id": id}),
+                |id| json!({"follower_id": if id == ERASED { OTHER } else { ERASED }, "followed_id": id}),
             ),
         ),
         (
@@ -103,20 +107,20 @@ fn others() -> Vec<(Source, Vec<String>)> {
     ]
 }
 
-/// What others' lines give.
-fn truth(rounds: i64) -> Truth {
-    let mut truth = Truth::default();
+/// The expected results of all other athletes' lines.
+fn expected_state(rounds: i64) -> ExpectedEntities {
+    let mut expected_state = ExpectedEntities::default();
     let efforts = (1..=rounds).map(|round| (Source::Efforts, efforts(round)));
-    let lines = others().into_iter().chain(efforts);
+    let lines = other_lines().into_iter().chain(efforts);
     for (source, lines) in lines.filter(|(source, _)| *source != Source::Applications) {
         for line in lines
             .iter()
-            .filter(|line| !line.contains(&GONE.to_string()))
+            .filter(|line| !line.contains(&ERASED.to_string()))
         {
-            assert!(truth.take(source.name(), line), "{line}");
+            assert!(expected_state.apply_line(source.name(), line), "{line}");
         }
     }
-    truth
+    expected_state
 }
 
 async fn caught_up(world: &World) {
@@ -131,9 +135,9 @@ async fn published(world: &World, request: &RunRequest) {
     }
 }
 
-/// A line that can't be taken and names the athlete, and one that names somebody else.
-async fn set_aside(world: &World) {
-    let letter = |source: Source, origin: &str, raw: String| DeadLetter {
+/// Ingests two invalid lines: one names the athlete and one names another.
+async fn dead_letter_lines(world: &World) {
+    let new_dead_letter = |source: Source, origin: &str, raw: String| DeadLetter {
         source: source.name().to_owned(),
         reason: "not JSON".to_owned(),
         origin: origin.to_owned(),
@@ -146,22 +150,23 @@ async fn set_aside(world: &World) {
         (Source::Athletes, "id"),
         (Source::Follows, "followed_id"),
     ] {
-        let letters = [
-            letter(source, "f:1", format!("athlete={GONE}")),
-            letter(source, "f:2", json!({(field): GONE}).to_string()),
-            letter(source, "f:3", json!({(field): STAYS}).to_string()),
+        let dead_letters = [
+            new_dead_letter(source, "f:1", format!("athlete={ERASED}")),
+            new_dead_letter(source, "f:2", json!({(field): ERASED}).to_string()),
+            new_dead_letter(source, "f:3", json!({(field): OTHER}).to_string()),
         ];
         log.ensure_topic(source.dead_letter_topic(), 1)
             .await
             .expect("a topic");
-        let appended = append_dead_letters(log, source, &letters, NOW_MS).await;
+        let appended = append_dead_letters(log, source, &dead_letters, NOW_MS).await;
         appended.expect("appending");
     }
 }
 
-/// Rows that were counted and published, on two days, with more that only live state has, and dead letters.
-async fn settled(world: &World) {
-    for (source, lines) in others() {
+/// Rows that were counted and published on two days, more rows in live state only, and dead
+/// letters.
+async fn prepare(world: &World) {
+    for (source, lines) in other_lines() {
         world.ingest_into(source, &lines).await;
     }
     world.ingest_into(Source::Efforts, &efforts(1)).await;
@@ -173,16 +178,20 @@ async fn settled(world: &World) {
     published(world, &RunRequest::default()).await;
     world.ingest_into(Source::Efforts, &efforts(3)).await;
     caught_up(world).await;
-    set_aside(world).await;
+    dead_letter_lines(world).await;
 }
 
 async fn erased(world: &World, request: &EraseRequest) -> Receipt {
-    let mut erased = all_erased(world, &[athlete(GONE)], request).await;
+    let mut erased = erase_while_counting(world, &[athlete(ERASED)], request).await;
     erased.pop().expect("a receipt")
 }
 
-/// Erases while the speed layer counts.
-async fn all_erased(world: &World, people: &[Person], request: &EraseRequest) -> Vec<Receipt> {
+/// Erases while the speed layer runs.
+async fn erase_while_counting(
+    world: &World,
+    people: &[Person],
+    request: &EraseRequest,
+) -> Vec<Receipt> {
     let end = CancellationToken::new();
     let efforts = world.speed_of(Source::Efforts).await;
     let authorizations = world.speed_of(Source::Authorizations).await;
@@ -202,18 +211,18 @@ async fn all_erased(world: &World, people: &[Person], request: &EraseRequest) ->
     tokio::join!(Box::pin(erasing), Box::pin(counting)).0
 }
 
-/// Where somebody is found now.
+/// The places that contain the id of a person.
 async fn places(world: &World, id: i64) -> Vec<String> {
-    let found = world.eraser().verify(&[athlete(id)]).await;
-    let found = found.expect("a search").into_iter();
-    let places = found.flat_map(|(_, found)| found);
+    let findings = world.eraser().verify(&[athlete(id)]).await;
+    let findings = findings.expect("a search").into_iter();
+    let places = findings.flat_map(|(_, findings)| findings);
     places
         .map(|one| format!("{} {}: {}", one.place, one.at, one.found))
         .collect()
 }
 
-fn asked(segment: i64, board: &str, window: &str) -> Asked {
-    Asked {
+fn board_query(segment: i64, board: &str, window: &str) -> BoardQuery {
+    BoardQuery {
         segment,
         board: board.to_owned(),
         window: window.to_owned(),
@@ -223,28 +232,32 @@ fn asked(segment: i64, board: &str, window: &str) -> Asked {
     }
 }
 
-/// All boards are those of the others.
-async fn others_stand(served: &Served, truth: &Truth) {
+/// All boards equal those of the other athletes.
+async fn check_others(served: &Served, expected_state: &ExpectedEntities) {
     for segment in 1..=SEGMENTS {
         for (board, window) in [("overall", "all"), ("gender:F", "all"), ("overall", "year")] {
-            let asked = asked(segment, board, window);
-            let in_club = Asked {
+            let board_query = board_query(segment, board, window);
+            let in_club = BoardQuery {
                 club: Some(5),
-                ..asked.clone()
+                ..board_query.clone()
             };
-            for asked in [asked, in_club] {
+            for board_query in [board_query, in_club] {
                 let path = format!(
                     "/api/v1/boards/segments/{segment}?{}&limit=100",
-                    asked.query()
+                    board_query.query()
                 );
                 let answer = served.client.ask(&path).await;
-                assert_eq!(answer["entries"], json!(truth.board(&asked)), "{path}");
+                assert_eq!(
+                    answer["entries"],
+                    json!(expected_state.board(&board_query)),
+                    "{path}"
+                );
                 assert_eq!(answer["provenance"]["complete"], true, "{path}: {answer}");
             }
         }
         let path = format!("/api/v1/segments/{segment}/counts");
         let counts = served.client.ask(&path).await;
-        let (efforts, athletes) = truth.counts(segment);
+        let (efforts, athletes) = expected_state.counts(segment);
         assert_eq!(
             (&counts["efforts"], &counts["athletes"]),
             (&json!(efforts), &json!(athletes))
@@ -254,29 +267,33 @@ async fn others_stand(served: &Served, truth: &Truth) {
         .client
         .ask("/api/v1/boards/applications/1?limit=1")
         .await;
-    assert_eq!(answer["total"], truth.connected(1), "{answer}");
+    assert_eq!(answer["total"], expected_state.connected(1), "{answer}");
     let one = served.client.ask("/api/v1/applications/1").await;
-    assert_eq!(one["connected_athletes"], truth.connected(1), "{one}");
-    let path = format!("/api/v1/athletes/{GONE}/achievements");
+    assert_eq!(
+        one["connected_athletes"],
+        expected_state.connected(1),
+        "{one}"
+    );
+    let path = format!("/api/v1/athletes/{ERASED}/achievements");
     let achieved = served.client.ask(&path).await;
     assert_eq!(achieved["achievements"], json!([]), "{achieved}");
 }
 
-/// The athlete is nowhere, and everybody else stands where they should.
-async fn gone(world: &World, served: &Served, truth: &Truth) {
-    assert_eq!(places(world, GONE).await, Vec::<String>::new());
-    others_stand(served, truth).await;
+/// The athlete is in no place, and all others have their expected ranks.
+async fn check_erased(world: &World, served: &Served, expected_state: &ExpectedEntities) {
+    assert_eq!(places(world, ERASED).await, Vec::<String>::new());
+    check_others(served, expected_state).await;
     world
         .stores
         .data_folder
         .truncate_wals()
         .await
         .expect("empty logs");
-    assert_eq!(files_with(world.path(), GONE), Vec::<String>::new());
+    assert_eq!(files_with(world.path(), ERASED), Vec::<String>::new());
 }
 
-/// All files of the archive, as they are now.
-async fn copied(world: &World) -> Vec<(String, Bytes)> {
+/// A copy of all files of the archive.
+async fn copy_archive(world: &World) -> Vec<(String, Bytes)> {
     let archive = &world.stores.archive;
     let mut copy = Vec::new();
     for folder in ["snapshots", "results"] {
@@ -288,28 +305,32 @@ async fn copied(world: &World) -> Vec<(String, Bytes)> {
     copy
 }
 
-/// The same lines once more: those of the athlete are left out.
-async fn again(world: &World) {
-    let lines = others().into_iter().chain([(Source::Efforts, efforts(3))]);
+/// Ingests the same lines again: those of the athlete are ignored.
+async fn ingest_again(world: &World) {
+    let lines = other_lines()
+        .into_iter()
+        .chain([(Source::Efforts, efforts(3))]);
     for (source, lines) in lines {
-        let taken = world.ingest_into(source, &lines).await;
-        let of_gone = lines.iter().filter(|line| line.contains(&GONE.to_string()));
-        let of_gone = of_gone.count() as u64;
-        assert_eq!(taken.erased, of_gone, "{source}");
+        let ingested = world.ingest_into(source, &lines).await;
+        let of_erased = lines
+            .iter()
+            .filter(|line| line.contains(&ERASED.to_string()));
+        let of_erased = of_erased.count() as u64;
+        assert_eq!(ingested.erased, of_erased, "{source}");
         assert_eq!(
-            taken.accepted + taken.erased,
+            ingested.accepted + ingested.erased,
             lines.len() as u64,
             "{source}"
         );
-        assert_eq!(taken.rejected, [], "{source}");
+        assert_eq!(ingested.rejected, [], "{source}");
     }
 }
 
 async fn scene(mut world: World) {
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
-    settled(&world).await;
+    prepare(&world).await;
     let served = world.serve().await;
-    let mut held = vec![
+    let mut before_erasure = vec![
         "canonical rows",
         "log",
         "live state",
@@ -321,47 +342,47 @@ async fn scene(mut world: World) {
     ];
     if world.stores.live.board_cache().is_some() {
         fill(&world, &served.client, "/api/v1/boards/segments/1?limit=5").await;
-        held.push("cached boards");
+        before_erasure.push("cached boards");
     }
-    let found: BTreeSet<String> = places(&world, GONE).await.into_iter().collect();
-    for place in held {
-        let is_found = found.iter().any(|one| one.starts_with(place));
-        assert!(is_found, "{place} is not among {found:?}");
+    let findings: BTreeSet<String> = places(&world, ERASED).await.into_iter().collect();
+    for place in before_erasure {
+        let is_found = findings.iter().any(|one| one.starts_with(place));
+        assert!(is_found, "{place} is not among {findings:?}");
     }
-    let copy = copied(&world).await;
-    let truth = truth(3);
+    let copy = copy_archive(&world).await;
+    let expected_state = expected_state(3);
     let receipt = erased(&world, &EraseRequest::default()).await;
     assert!(
         receipt.is_clean() && receipt.finished_at_ms.is_some(),
         "{receipt:#?}"
     );
     let text = serde_json::to_string(&receipt).expect("JSON");
-    assert!(!text.contains(&GONE.to_string()), "{text}");
-    gone(&world, &served, &truth).await;
-    assert!(!places(&world, STAYS).await.is_empty());
-    // The place that got free is anybody's but the athlete's.
-    let (status, answer) = connect(&served, GONE).await;
+    assert!(!text.contains(&ERASED.to_string()), "{text}");
+    check_erased(&world, &served, &expected_state).await;
+    assert!(!places(&world, OTHER).await.is_empty());
+    // The freed place is available to any other athlete.
+    let (status, answer) = connect(&served, ERASED).await;
     assert!(
         status == 409 && answer.contains("athlete-erased"),
         "{answer}"
     );
 
-    // Everything once more: a full run, the same lines, lost live state.
+    // Everything again: a full run, the same lines, lost live state.
     let full = RunRequest {
         full: true,
         ..RunRequest::default()
     };
     published(&world, &full).await;
-    gone(&world, &served, &truth).await;
-    again(&world).await;
+    check_erased(&world, &served, &expected_state).await;
+    ingest_again(&world).await;
     caught_up(&world).await;
-    gone(&world, &served, &truth).await;
-    world.lose_live();
+    check_erased(&world, &served, &expected_state).await;
+    world.delete_live_state();
     caught_up(&world).await;
     published(&world, &full).await;
-    gone(&world, &served, &truth).await;
+    check_erased(&world, &served, &expected_state).await;
 
-    // Old files are put back, and rows by somebody who does not know of the list.
+    // Restores old files, and writes rows without the erasure list.
     for (path, bytes) in copy {
         world
             .stores
@@ -370,26 +391,25 @@ async fn scene(mut world: World) {
             .await
             .expect("a file");
     }
-    assert!(!places(&world, GONE).await.is_empty());
+    assert!(!places(&world, ERASED).await.is_empty());
     published(&world, &full).await;
-    gone(&world, &served, &truth).await;
+    check_erased(&world, &served, &expected_state).await;
     served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_brings_an_athlete_back() {
+async fn an_erased_athlete_stays_erased() {
     Box::pin(scene(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_brings_an_athlete_back_on_servers() {
+async fn an_erased_athlete_stays_erased_on_servers() {
     Box::pin(scene(World::on_servers().await)).await;
 }
 
-/// Cut off anywhere, it goes on under the same number when it is run again; nobody else's place is ever wrong.
-/// Who is erased is not found by name, and keeps nobody else from it.
-async fn names_are_found(world: &World) {
-    let canon = &*world.stores.entities;
+/// The erased athlete is not found by name, and does not keep others from being found.
+async fn check_names(world: &World) {
+    let entity_store = &*world.stores.entities;
     let names = (1..=5).map(|id| json!({"id": id, "name": format!("Lee {id}")}).to_string());
     let lines: Vec<String> = names.collect();
     world.ingest_into(Source::Athletes, &lines).await;
@@ -399,34 +419,35 @@ async fn names_are_found(world: &World) {
             kind: PersonKind::Athlete,
             id,
         };
-        let begun = erased.begin(person, &Attribution::default(), NOW_MS).await;
-        begun.expect("an erasure");
+        let started = erased.begin(person, &Attribution::default(), NOW_MS).await;
+        started.expect("an erasure");
     }
     for (limit, expected) in [(1, &[4][..]), (2, &[4, 5]), (9, &[4, 5])] {
-        let found = canon
+        let findings = entity_store
             .find_names(NamedKind::Athlete, "LEE", limit)
             .await
             .expect("names");
-        let found: Vec<i64> = found.into_iter().map(|(id, _)| id).collect();
-        assert_eq!(found, expected);
+        let ids: Vec<i64> = findings.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(ids, expected);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_erased_is_not_found_by_name() {
-    names_are_found(&World::new().await).await;
+async fn an_erased_athlete_is_not_found_by_name() {
+    check_names(&World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_erased_is_not_found_by_name_on_servers() {
-    names_are_found(&World::on_servers().await).await;
+async fn an_erased_athlete_is_not_found_by_name_on_servers() {
+    check_names(&World::on_servers().await).await;
 }
 
+/// The erasure resumes under the same number, and no other athlete's rank is ever wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_athletes_erasure_that_is_cut_off_is_gone_on_with() {
+async fn an_interrupted_erasure_of_an_athlete_resumes() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
-    settled(&world).await;
+    prepare(&world).await;
     let served = world.serve().await;
     for wait_ms in [5, 60, 150, 300, 600, 1_000] {
         let request = EraseRequest::default();
@@ -444,33 +465,38 @@ async fn an_athletes_erasure_that_is_cut_off_is_gone_on_with() {
     let receipt = erased(&world, &EraseRequest::default()).await;
     assert_eq!(receipt.number, 1 + finished);
     assert!(receipt.is_clean(), "{receipt:#?}");
-    gone(&world, &served, &truth(3)).await;
+    check_erased(&world, &served, &expected_state(3)).await;
     served.end().await;
 }
 
-/// What somebody else wrote into the tables is not shown, and goes when its group is counted.
+/// Rows that another program writes are not shown, and disappear when their group is counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_an_app_writes_are_not_read() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
-    settled(&world).await;
+    prepare(&world).await;
     erased(&world, &EraseRequest::default()).await;
-    // Another process, which has no list.
+    // Another process, without the erasure list.
     let folder = stores::embedded::DataFolder::open(world.path()).expect("a folder");
     let plain = folder.entities().await.expect("the rows");
     let mut groups = BTreeSet::new();
     for (source, lines) in [
         (Source::Efforts, efforts(4)),
-        (Source::Authorizations, others().pop().expect("lines").1),
+        (
+            Source::Authorizations,
+            other_lines().pop().expect("lines").1,
+        ),
     ] {
-        let rows = lines.iter().filter(|line| line.contains(&GONE.to_string()));
+        let rows = lines
+            .iter()
+            .filter(|line| line.contains(&ERASED.to_string()));
         let rows = rows.map(|line| parse(source, line.as_bytes()).expect("a row"));
         let rows: Vec<_> = rows.collect();
         let applied = stores::entities::EntityWrite::apply(&plain, &rows, NOW_MS).await;
         assert!(!applied.expect("applying").notifications.is_empty());
         groups.insert(source);
     }
-    let before = places(&world, GONE).await;
+    let before = places(&world, ERASED).await;
     assert!(
         before
             .iter()
@@ -478,10 +504,10 @@ async fn rows_that_an_app_writes_are_not_read() {
         "{before:?}"
     );
     let served = world.serve().await;
-    // The speed layer tells what waits, and counts it.
+    // The speed layer publishes and processes the outbox.
     caught_up(&world).await;
-    others_stand(&served, &truth(3)).await;
-    let after = places(&world, GONE).await;
+    check_others(&served, &expected_state(3)).await;
+    let after = places(&world, ERASED).await;
     assert!(
         !after
             .iter()
@@ -495,50 +521,53 @@ async fn rows_that_an_app_writes_are_not_read() {
     );
     let receipt = erased(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
-    gone(&world, &served, &truth(3)).await;
+    check_erased(&world, &served, &expected_state(3)).await;
     served.end().await;
 }
 
-/// Each of several has a receipt with what was found of them alone; a listener of the same id is somebody else.
+/// Each of several athletes has a receipt with their own findings; a listener with the same id is
+/// another person.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_athletes_are_erased_each_by_themselves() {
+async fn several_athletes_have_separate_receipts() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
-    settled(&world).await;
+    prepare(&world).await;
     let kind = PersonKind::Listener;
     let people = [
-        athlete(GONE),
-        athlete(STAYS),
-        Person { kind, id: GONE },
+        athlete(ERASED),
+        athlete(OTHER),
+        Person { kind, id: ERASED },
         athlete(77),
     ];
-    let before = searched(&world, &people).await;
+    let before = search_all(&world, &people).await;
     assert!(before[0].len() > 5 && before[1].len() > 5, "{before:#?}");
     assert_ne!(before[0], before[1], "one follows everybody");
     assert!(before[2..].iter().all(Vec::is_empty), "{before:#?}");
-    let receipts = all_erased(&world, &people, &EraseRequest::default()).await;
+    let receipts = erase_while_counting(&world, &people, &EraseRequest::default()).await;
     for ((person, receipt), before) in people.iter().zip(&receipts).zip(&before) {
         assert_eq!(receipt.kind, person.kind);
-        let found = found(receipt);
+        let findings = findings(receipt);
         for one in before {
             let wanted = (&*one.place, &*one.at);
-            let there = found.iter().find(|(place, at, _)| (*place, *at) == wanted);
-            // While it is erased what tells of that comes into the log.
-            let is_enough = there.is_some_and(|(.., found)| *found >= one.found);
+            let receipt_entry = findings
+                .iter()
+                .find(|(place, at, _)| (*place, *at) == wanted);
+            // During the erasure, its own notifications enter the log.
+            let is_enough = receipt_entry.is_some_and(|(.., count)| *count >= one.found);
             assert!(is_enough, "{one:?} of {receipt:#?}");
         }
-        let had: u64 = found.iter().map(|(.., found)| found).sum();
+        let had: u64 = findings.iter().map(|(.., count)| count).sum();
         assert_eq!(had > 0, !before.is_empty(), "{receipt:#?}");
     }
-    let left = searched(&world, &people).await;
+    let left = search_all(&world, &people).await;
     assert!(left.iter().all(Vec::is_empty), "{left:#?}");
 }
 
-/// Two who write letters once more at once, of sources that have no runs, or none yet.
+/// Two concurrent erasures rewrite dead letters of sources without runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_erasures_of_athletes_at_once_double_no_letter() {
+async fn two_concurrent_athlete_erasures_duplicate_no_dead_letter() {
     const OF: [Source; 2] = [Source::Clubs, Source::Efforts];
-    const LETTERS: usize = 300;
+    const DEAD_LETTERS: usize = 300;
     let world = World::new().await;
     let log = &*world.stores.log;
     for source in OF {
@@ -549,138 +578,148 @@ async fn two_erasures_of_athletes_at_once_double_no_letter() {
             reason: "a field is missing".to_owned(),
             origin: format!("f:{n}"),
             at_ms: NOW_MS,
-            raw: format!(r#"{{"athlete_id":{}}}"#, [GONE, STAYS, 3][n % 3]).into_bytes(),
+            raw: format!(r#"{{"athlete_id":{}}}"#, [ERASED, OTHER, 3][n % 3]).into_bytes(),
         };
-        let new: Vec<DeadLetter> = (0..LETTERS).map(of).collect();
+        let new: Vec<DeadLetter> = (0..DEAD_LETTERS).map(of).collect();
         let appended = append_dead_letters(log, source, &new, NOW_MS).await;
         appended.expect("appending");
     }
     let request = EraseRequest::default();
-    let (one, other) = ([athlete(GONE)], [athlete(STAYS)]);
+    let (one, other) = ([athlete(ERASED)], [athlete(OTHER)]);
     let (one, other) = tokio::join!(
         Box::pin(erase_all(&world, &one, &request)),
         Box::pin(erase_all(&world, &other, &request)),
     );
-    assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+    assert!(!findings(&one[0]).is_empty() && !findings(&other[0]).is_empty());
     for source in OF {
-        let letters = letters(&world, source).await;
-        let left = letters.iter().filter(|(_, raw)| !raw.is_empty());
-        assert_eq!((letters.len(), left.count()), (LETTERS, LETTERS / 3));
+        let dead_letters = dead_letters(&world, source).await;
+        let left = dead_letters.iter().filter(|(_, raw)| !raw.is_empty());
+        assert_eq!(
+            (dead_letters.len(), left.count()),
+            (DEAD_LETTERS, DEAD_LETTERS / 3)
+        );
     }
 }
 
-/// Where good lines came from that were set aside all the same.
-const LATE: &str = "late.jsonl:";
+/// The origin of valid lines that were dead-lettered.
+const LATE_ORIGIN: &str = "late.jsonl:";
 
-/// Takes the good letters of a source again, and the marks that are left of them.
-async fn replayed(world: &World, source: Source) -> IntakeReport {
-    let mut letters = letters(world, source).await;
-    letters.retain(|(origin, _)| origin.starts_with(LATE));
-    assert!(!letters.is_empty(), "{source}");
-    let lines = (1..).zip(letters.iter().map(|(_, raw)| raw.as_slice()));
+/// Reprocesses the valid dead letters of a source and the markers that erasures left.
+async fn reprocess_all(world: &World, source: Source) -> IntakeReport {
+    let mut dead_letters = dead_letters(world, source).await;
+    dead_letters.retain(|(origin, _)| origin.starts_with(LATE_ORIGIN));
+    assert!(!dead_letters.is_empty(), "{source}");
+    let lines = (1..).zip(dead_letters.iter().map(|(_, raw)| raw.as_slice()));
     let intake = world.intake(source).await;
-    let (schemas, mut retaken) = (&*world.stores.schemas, ReprocessedIds::default());
-    let again = intake
-        .check_dead_letters(lines, &mut retaken, schemas)
+    let (schemas, mut reprocessed) = (&*world.stores.schemas, ReprocessedIds::default());
+    let checked = intake
+        .check_dead_letters(lines, &mut reprocessed, schemas)
         .await;
-    let taken = intake.reprocess(again.expect("looking at it")).await;
-    taken.expect("taking it again")
+    let ingested = intake.reprocess(checked.expect("checking it")).await;
+    ingested.expect("reprocessing it")
 }
 
-/// Good lines of the athlete, by source: with them the athlete would be back.
+/// Valid lines of the athlete, by source: ingesting them would bring the athlete back.
 fn good_lines() -> Vec<(Source, Vec<String>)> {
-    let all = others().into_iter().chain([(Source::Efforts, efforts(4))]);
-    let of_gone = all.map(|(source, mut lines)| {
-        lines.retain(|line| line.contains(&GONE.to_string()));
+    let all = other_lines()
+        .into_iter()
+        .chain([(Source::Efforts, efforts(4))]);
+    let of_erased = all.map(|(source, mut lines)| {
+        lines.retain(|line| line.contains(&ERASED.to_string()));
         (source, lines)
     });
-    of_gone.filter(|(_, lines)| !lines.is_empty()).collect()
+    of_erased.filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
-/// Sets them aside, as if they could not be taken.
-async fn set_good_aside(world: &World) {
+/// Stores them as dead letters, as if they had been rejected.
+async fn dead_letter_good_lines(world: &World) {
     let log = &*world.stores.log;
     for (source, lines) in good_lines() {
         let topic = source.dead_letter_topic();
         log.ensure_topic(topic, 1).await.expect("a topic");
-        let letters = (1..).zip(lines).map(|(n, line)| DeadLetter {
+        let dead_letters = (1..).zip(lines).map(|(n, line)| DeadLetter {
             source: source.name().to_owned(),
             reason: "it was too late".to_owned(),
-            origin: format!("{LATE}{n}"),
+            origin: format!("{LATE_ORIGIN}{n}"),
             at_ms: NOW_MS,
             raw: line.into_bytes(),
         });
-        let letters: Vec<DeadLetter> = letters.collect();
-        let appended = append_dead_letters(log, source, &letters, NOW_MS).await;
+        let dead_letters: Vec<DeadLetter> = dead_letters.collect();
+        let appended = append_dead_letters(log, source, &dead_letters, NOW_MS).await;
         appended.expect("appending");
     }
 }
 
-/// Neither the marks that are left of dead letters, nor letters that come back from a copy, bring anything back.
+/// Neither markers in place of dead letters nor dead letters from a restored copy bring the athlete
+/// back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_that_are_taken_again_bring_no_athlete_back() {
+async fn reprocessed_dead_letters_bring_no_athlete_back() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
-    settled(&world).await;
-    set_good_aside(&world).await;
+    prepare(&world).await;
+    dead_letter_good_lines(&world).await;
     let served = world.serve().await;
     let receipt = erased(&world, &EraseRequest::default()).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     for (source, _) in good_lines() {
-        let taken = replayed(&world, source).await;
-        assert_eq!((taken.accepted, taken.erased), (0, 0), "{source}");
+        let ingested = reprocess_all(&world, source).await;
+        assert_eq!((ingested.accepted, ingested.erased), (0, 0), "{source}");
     }
     caught_up(&world).await;
-    gone(&world, &served, &truth(3)).await;
+    check_erased(&world, &served, &expected_state(3)).await;
 
-    set_good_aside(&world).await;
+    dead_letter_good_lines(&world).await;
     for (source, lines) in good_lines() {
-        let taken = replayed(&world, source).await;
+        let ingested = reprocess_all(&world, source).await;
         let erased = lines.len() as u64;
-        assert_eq!((taken.accepted, taken.erased), (0, erased), "{source}");
+        assert_eq!(
+            (ingested.accepted, ingested.erased),
+            (0, erased),
+            "{source}"
+        );
     }
     for source in SOURCES {
-        let told = Group {
+        let group_notification = Group {
             key: 1,
-            member: GONE,
+            member: ERASED,
         };
-        let told = told.notification(source);
+        let group_notification = group_notification.notification(source);
         let intake = world.intake(source).await;
-        let again = std::iter::once((1, told.as_slice()));
-        let again = intake.check_notifications(again, &*world.stores.schemas);
-        let again = again.await.expect("looking at it");
-        let taken = intake.reprocess(again).await.expect("taking it again");
-        assert_eq!((taken.accepted, taken.erased), (0, 1), "{source}");
+        let lines = std::iter::once((1, group_notification.as_slice()));
+        let checked = intake.check_notifications(lines, &*world.stores.schemas);
+        let checked = checked.await.expect("checking it");
+        let ingested = intake.reprocess(checked).await.expect("reprocessing it");
+        assert_eq!((ingested.accepted, ingested.erased), (0, 1), "{source}");
     }
     caught_up(&world).await;
     published(&world, &RunRequest::default()).await;
-    others_stand(&served, &truth(3)).await;
-    let left = places(&world, GONE).await;
+    check_others(&served, &expected_state(3)).await;
+    let left = places(&world, ERASED).await;
     let only_letters = left.iter().all(|one| one.starts_with("dead letters"));
     assert!(only_letters && !left.is_empty(), "{left:?}");
     let receipt = erased(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
-    gone(&world, &served, &truth(3)).await;
+    check_erased(&world, &served, &expected_state(3)).await;
     served.end().await;
 }
 
-/// Asks for a place in an application for an athlete.
+/// Requests a connection of an athlete to an application.
 async fn connect(served: &Served, id: i64) -> (u16, String) {
     let client = served.client.clone();
     let body = json!({"athlete_id": id}).to_string();
     let path = "/api/v1/applications/1/authorizations";
-    let asked = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes()));
-    asked.await.expect("asking")
+    let board_query = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes()));
+    board_query.await.expect("asking")
 }
 
-/// The place of who was erased is the next one's, and there is one.
+/// The place of the erased athlete is free for exactly one other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_one_has_the_place_that_got_free() {
+async fn the_freed_place_is_available_once() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
-    settled(&world).await;
+    prepare(&world).await;
     let served = world.serve().await;
-    let room = OTHERS + 2;
+    let room = OTHER_ATHLETES + 2;
     let (status, answer) = connect(&served, 901).await;
     assert!(
         status == 403 && answer.contains("capacity-exceeded"),
@@ -690,7 +729,7 @@ async fn the_next_one_has_the_place_that_got_free() {
     assert!(receipt.is_clean(), "{receipt:#?}");
     let one = served.client.ask("/api/v1/applications/1").await;
     assert_eq!(one["connected_athletes"], room - 1, "{one}");
-    let (status, answer) = connect(&served, GONE).await;
+    let (status, answer) = connect(&served, ERASED).await;
     assert_eq!(status, 409, "{answer}");
     let (status, answer) = connect(&served, 902).await;
     assert_eq!(status, 201, "{answer}");
@@ -706,18 +745,18 @@ async fn the_next_one_has_the_place_that_got_free() {
     let path = "/api/v1/boards/applications/1?limit=1";
     let board = served.client.ask(path).await;
     assert_eq!(board["total"], room, "{board}");
-    assert_eq!(places(&world, GONE).await, Vec::<String>::new());
+    assert_eq!(places(&world, ERASED).await, Vec::<String>::new());
     served.end().await;
 }
 
-/// By the command: found, erased by processes that are killed, and then found no more.
+/// The command finds the athlete, erases with processes that are killed, and then finds nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_erases_an_athlete() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     let input = data.join("lines.jsonl");
     let of_efforts = [(Source::Efforts, efforts(1)), (Source::Efforts, efforts(2))];
-    for (source, lines) in others().into_iter().chain(of_efforts) {
+    for (source, lines) in other_lines().into_iter().chain(of_efforts) {
         std::fs::write(&input, lines.join("\n")).expect("a file");
         done(
             data,
@@ -735,26 +774,26 @@ async fn the_command_erases_an_athlete() {
     };
     caught_up();
     done(data, &["batch", "run"]);
-    let id = GONE.to_string();
+    let id = ERASED.to_string();
     let verify = || run(data, &["erase", "--athlete", &id, "--verify"]);
     assert_eq!(verify().status.code(), Some(3));
     for wait_ms in [150, 400, 900] {
         let mut erasing = command(data, &["erase", "--athlete", &id]);
         let mut erasing = erasing.spawn().expect("a process");
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-        // It may have come to its end by now.
+        // The process may have completed.
         drop(erasing.kill());
-        erasing.wait().expect("its end");
+        erasing.wait().expect("the end of the process");
     }
-    // What waits for the speed layer is left, and the receipt says so.
+    // Data that waits for the speed layer remains, and the receipt says so.
     drop(run(data, &["erase", "--athlete", &id]));
     caught_up();
     let args = ["erase", "--athlete", &id, "--by", "desk", "--json"];
     let receipts: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
     assert!(receipts[0]["finished_at_ms"].is_i64(), "{receipts}");
-    let searched = verify();
-    assert!(searched.status.success(), "{searched:?}");
+    let search_all = verify();
+    assert!(search_all.status.success(), "{search_all:?}");
     let all = done(data, &["erase", "--list"]);
     assert!(all.contains("athlete") && !all.contains(&id), "{all}");
-    assert_eq!(files_with(data, GONE), Vec::<String>::new());
+    assert_eq!(files_with(data, ERASED), Vec::<String>::new());
 }

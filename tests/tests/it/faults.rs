@@ -1,24 +1,24 @@
-//! Bad input, wrong settings, a folder that can't be written, a full disk: a clear message, the
-//! right exit status, nothing lost, no panic.
+//! Bad input, wrong settings, a read-only folder, a full disk: a clear message, the right exit
+//! status, no lost data, no panic.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use tests::play_queries::{BAD_LINES, PlayGenerator};
 use tests::process::{Server, binary, command, done, run, run_with_input};
-use tests::questions::{BAD_LINES, Traffic};
 
-/// What a failed command said, which must be one line and no panic.
+/// The message of a failed command, which must be one line and no panic.
 fn complaint(output: &Output, status: i32) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(status), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
-    assert_eq!(said.trim().lines().count(), 1, "{said}");
-    said
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    assert_eq!(message.trim().lines().count(), 1, "{message}");
+    message
 }
 
 #[test]
-fn malformed_lines_become_dead_letters_and_the_rest_is_taken() {
+fn malformed_lines_become_dead_letters_and_the_rest_is_ingested() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     let good =
@@ -60,9 +60,9 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_taken() {
         (&json!(1), &json!(bad)),
         "{report}"
     );
-    let letters: Value =
+    let dead_letters: Value =
         serde_json::from_str(&done(data, &["dead-letters", "list", "--json"])).expect("JSON");
-    let text = letters.to_string();
+    let text = dead_letters.to_string();
     for reason in ["amount", "country", "kind", "owner_id", "track_id", "at"] {
         assert!(text.contains(reason), "{reason}: {text}");
     }
@@ -88,17 +88,17 @@ fn empty_and_missing_files() {
     let empty = folder.path().join("empty.jsonl");
     std::fs::write(&empty, "").expect("a file");
     done(&data, &["ingest", "plays", &empty.to_string_lossy()]);
-    let said = complaint(&run(&data, &["ingest", "plays", "/nowhere/plays.jsonl"]), 1);
-    assert!(said.contains("/nowhere/plays.jsonl"), "{said}");
+    let message = complaint(&run(&data, &["ingest", "plays", "/nowhere/plays.jsonl"]), 1);
+    assert!(message.contains("/nowhere/plays.jsonl"), "{message}");
     complaint(&run(&data, &["ingest", "songs", "-"]), 2);
     let parquet = folder.path().join("not.parquet");
     std::fs::write(&parquet, "PAR1 but not really").expect("a file");
-    let said = complaint(
+    let message = complaint(
         &run(&data, &["ingest", "plays", &parquet.to_string_lossy()]),
         1,
     );
-    assert!(said.contains("not.parquet"), "{said}");
-    // A run, and answers, on an empty log.
+    assert!(message.contains("not.parquet"), "{message}");
+    // A batch run and requests work with an empty log.
     done(&data, &["speed", "--until-caught-up"]);
     done(&data, &["batch", "run"]);
     let server = Server::start(&data, &[]);
@@ -109,7 +109,7 @@ fn empty_and_missing_files() {
     );
 }
 
-/// What is lost is named by everything that would go on without it.
+/// Every command that would continue without the lost data names it.
 #[test]
 fn a_lost_log_and_a_lost_archive_file_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -128,12 +128,12 @@ fn a_lost_log_and_a_lost_archive_file_are_named() {
         .next()
         .expect("a file");
     std::fs::remove_file(file.expect("a file").path()).expect("deleting");
-    let said = complaint(&run(data, &["check"]), 1);
-    assert!(said.contains("archive plays"), "{said}");
-    let said = complaint(&run(data, &["batch", "run", "--full"]), 1);
+    let message = complaint(&run(data, &["check"]), 1);
+    assert!(message.contains("archive plays"), "{message}");
+    let message = complaint(&run(data, &["batch", "run", "--full"]), 1);
     assert!(
-        said.contains(".parquet") && said.contains("Restore"),
-        "{said}"
+        message.contains(".parquet") && message.contains("Restore"),
+        "{message}"
     );
 
     for entry in std::fs::read_dir(data).expect("the data folder").flatten() {
@@ -142,15 +142,15 @@ fn a_lost_log_and_a_lost_archive_file_are_named() {
         }
     }
     for command in [&["speed", "--until-caught-up"][..], &["batch", "run"]] {
-        let said = complaint(&run(data, command), 1);
-        assert!(said.to_lowercase().contains("restore"), "{said}");
+        let message = complaint(&run(data, command), 1);
+        assert!(message.to_lowercase().contains("restore"), "{message}");
     }
-    let said = complaint(&run(data, &["check"]), 1);
-    assert!(said.contains("views plays"), "{said}");
+    let message = complaint(&run(data, &["check"]), 1);
+    assert!(message.contains("views plays"), "{message}");
 }
 
 #[test]
-fn questions_that_can_not_be_answered_are_problems() {
+fn unanswerable_requests_are_problems() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     done(data, &["ingest", "plays", "/dev/null", "--format", "jsonl"]);
@@ -196,8 +196,8 @@ fn questions_that_can_not_be_answered_are_problems() {
         assert_eq!(got, status, "{path}: {body}");
         let problem: Value = serde_json::from_str(&body).expect("a problem document");
         assert_eq!(problem["status"], status, "{path}: {body}");
-        let told = body.replace(',', "");
-        assert!(told.contains(word), "{path}: {body}");
+        let without_commas = body.replace(',', "");
+        assert!(without_commas.contains(word), "{path}: {body}");
     }
     for path in [
         "/api/v1/stats/likes/total?owner_id=1",
@@ -226,22 +226,22 @@ fn wrong_settings_are_named() {
         ("[[[", "backstitch.toml"),
     ] {
         std::fs::write(&config, text).expect("a file");
-        let said = complaint(
+        let message = complaint(
             &run(data, &["--config", &config_path, "config", "check"]),
             2,
         );
-        assert!(said.contains(word), "{said}");
+        assert!(message.contains(word), "{message}");
     }
     let output = command(data, &["config", "check"])
         .env("BACKSTITCH__SPEED__RECORDS_MAX", "x")
         .output();
-    let said = complaint(&output.expect("starting"), 2);
-    assert!(said.to_lowercase().contains("records_max"), "{said}");
-    let said = complaint(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
-    assert!(said.contains("127.0.0.1"), "{said}");
+    let message = complaint(&output.expect("starting"), 2);
+    assert!(message.to_lowercase().contains("records_max"), "{message}");
+    let message = complaint(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
+    assert!(message.contains("127.0.0.1"), "{message}");
 }
 
-/// Runs a script with a folder of its own mounted at `$1`, in a mount namespace that goes with it.
+/// Runs a script in its own mount namespace, with a folder for a mount at `$1`.
 fn with_mount(folder: &Path, script: &str) -> Output {
     let output = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-ec", script, "sh"])
@@ -249,23 +249,23 @@ fn with_mount(folder: &Path, script: &str) -> Output {
         .arg(binary())
         .output()
         .expect("unshare, from util-linux");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !said.contains("unshare:") && !said.contains("mount:"),
-        "mounting is not allowed here: {said}"
+        !message.contains("unshare:") && !message.contains("mount:"),
+        "mounting is not allowed here: {message}"
     );
     output
 }
 
 #[test]
-fn a_full_disk_loses_nothing_that_was_accepted() {
+fn a_full_disk_loses_no_accepted_data() {
     let folder = tempfile::tempdir().expect("a folder");
-    let lines = Traffic::new(3).lines(60_000).join("\n");
+    let lines = PlayGenerator::new(3).lines(60_000).join("\n");
     let input = folder.path().join("plays.jsonl");
     std::fs::write(&input, lines).expect("a file");
     let mount = folder.path().join("small");
     std::fs::create_dir(&mount).expect("a folder");
-    // Full at the first try; after that there is room, and everything goes through.
+    // The disk is full at the first try. Then there is room, and everything succeeds.
     let script = r#"
         mount -t tmpfs -o size=1500k tmpfs "$1"
         for command in "ingest plays $1/../plays.jsonl" "speed --until-caught-up" "batch run"; do
@@ -278,16 +278,19 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
         "$2" --data-dir "$1" check >/dev/null && echo CHECKED
     "#;
     let output = with_mount(&mount, script);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(out.contains("FAILED 1 ingest"), "{out}{said}");
-    assert!(out.contains("CHECKED"), "{out}{said}");
-    assert!(!said.contains("panicked"), "{said}");
-    assert!(said.contains("full") || said.contains("space"), "{said}");
+    assert!(out.contains("FAILED 1 ingest"), "{out}{message}");
+    assert!(out.contains("CHECKED"), "{out}{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    assert!(
+        message.contains("full") || message.contains("space"),
+        "{message}"
+    );
 }
 
 #[test]
-fn a_folder_that_can_not_be_written_is_named() {
+fn a_read_only_folder_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let mount = folder.path().join("fixed");
     std::fs::create_dir(&mount).expect("a folder");
@@ -301,12 +304,16 @@ fn a_folder_that_can_not_be_written_is_named() {
         done
     "#;
     let output = with_mount(&mount, script);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     for what in ["ingest", "speed", "batch", "check"] {
-        assert!(out.contains(&format!("FAILED 1 {what}")), "{out}{said}");
+        assert!(out.contains(&format!("FAILED 1 {what}")), "{out}{message}");
     }
-    assert!(!said.contains("panicked"), "{said}");
-    assert_eq!(said.trim().lines().count(), 4, "one line each: {said}");
-    assert!(said.to_lowercase().contains("read-only"), "{said}");
+    assert!(!message.contains("panicked"), "{message}");
+    assert_eq!(
+        message.trim().lines().count(),
+        4,
+        "one line each: {message}"
+    );
+    assert!(message.to_lowercase().contains("read-only"), "{message}");
 }

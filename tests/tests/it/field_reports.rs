@@ -1,4 +1,4 @@
-//! Inputs that were reported from the field, by the command and as they are served. `tests/data/cases` has the files.
+//! Inputs that users reported, through the command and the API. `tests/data/cases` has the files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +16,12 @@ fn json_of(data: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&done(data, args)).expect("JSON")
 }
 
-fn letters(data: &Path) -> Vec<Value> {
-    let letters = json_of(data, &["dead-letters", "list", "--json"]);
-    letters["dead_letters"].as_array().expect("letters").clone()
+fn dead_letters(data: &Path) -> Vec<Value> {
+    let dead_letters = json_of(data, &["dead-letters", "list", "--json"]);
+    dead_letters["dead_letters"]
+        .as_array()
+        .expect("dead letters")
+        .clone()
 }
 
 fn counted(data: &Path, path: &str) -> Value {
@@ -31,7 +34,7 @@ fn new_folder() -> (tempfile::TempDir, PathBuf) {
     (folder, data)
 }
 
-/// Live, from batch rows, and from both: a weight just below a class is in the class below.
+/// In live rows, batch rows and both: a weight just below a class boundary is in the lower class.
 #[test]
 fn weights_below_a_boundary_stay_in_their_class() {
     let (_folder, data) = new_folder();
@@ -44,18 +47,18 @@ fn weights_below_a_boundary_stay_in_their_class() {
         &["ingest", "efforts", &case("weights-efforts.jsonl")],
     );
     done(&data, &["speed", "--until-caught-up"]);
-    classes_are_right(&data, "live");
+    check_classes(&data, "live");
     done(&data, &["batch", "run"]);
-    classes_are_right(&data, "batch");
-    // One more effort of an athlete, in another segment, and a new version of one.
+    check_classes(&data, "batch");
+    // One more effort of an athlete in another segment, and a new version of an effort.
     let newer = r#"{"id":3402,"segment_id":212,"athlete_id":3402,"activity_id":1,"elapsed_time":99,"started_at":"2026-03-01T10:00:00Z","version":2}"#;
     let output = run_with_input(&data, &["ingest", "efforts", "-"], newer.as_bytes());
     assert!(output.status.success());
     done(&data, &["speed", "--until-caught-up"]);
-    classes_are_right(&data, "merged");
+    check_classes(&data, "merged");
 }
 
-fn classes_are_right(data: &Path, layer: &str) {
+fn check_classes(data: &Path, layer: &str) {
     let server = Server::start(data, &[]);
     for (class, athletes) in [
         ("0-54", &[3405, 3408][..]),
@@ -88,8 +91,8 @@ fn a_time_out_of_range_in_parquet_is_a_dead_letter() {
             (&json!(1), &json!(1)),
             "{command}: {report}"
         );
-        let letters = letters(&data);
-        let reason = letters[0]["reason"].as_str().expect("a reason");
+        let dead_letters = dead_letters(&data);
+        let reason = dead_letters[0]["reason"].as_str().expect("a reason");
         assert_eq!(
             reason,
             r#"at: "9999-12-31T23:59:59.999999Z" is not a time between the years 1678 and 2261"#,
@@ -110,7 +113,7 @@ fn a_time_out_of_range_in_parquet_is_a_dead_letter() {
     }
 }
 
-/// The same events as JSON lines are the same events.
+/// The same events as JSON lines are duplicates.
 #[test]
 fn times_before_1970_are_rounded_down_in_parquet_as_in_lines() {
     let (_folder, data) = new_folder();
@@ -146,7 +149,7 @@ fn times_before_1970_are_rounded_down_in_parquet_as_in_lines() {
 }
 
 #[test]
-fn one_bad_value_of_parquet_concerns_its_row_alone() {
+fn one_bad_parquet_value_affects_only_its_row() {
     for (file, reason, raw) in [
         (
             "millis-max.parquet",
@@ -155,7 +158,7 @@ fn one_bad_value_of_parquet_concerns_its_row_alone() {
         ),
         (
             "latin-1.parquet",
-            "referrer: the text is not UTF-8: its byte 4 is the first that cannot be read",
+            "referrer: the text is not UTF-8 from byte 4 on",
             "hex",
         ),
     ] {
@@ -167,14 +170,14 @@ fn one_bad_value_of_parquet_concerns_its_row_alone() {
                 (&json!(2), &json!(1)),
                 "{command} {file}: {report}"
             );
-            let letters = letters(&data);
-            assert_eq!(letters[0]["reason"], reason, "{command} {file}");
-            let origin = letters[0]["origin"].as_str().expect("an origin");
+            let dead_letters = dead_letters(&data);
+            assert_eq!(dead_letters[0]["reason"], reason, "{command} {file}");
+            let origin = dead_letters[0]["origin"].as_str().expect("an origin");
             assert!(origin.contains(&format!("{file}:")), "{origin}");
             assert!(
-                !letters[0]["raw"][raw].is_null(),
+                !dead_letters[0]["raw"][raw].is_null(),
                 "{command} {file}: {}",
-                letters[0]
+                dead_letters[0]
             );
             done(&data, &["speed", "--until-caught-up"]);
             done(&data, &["batch", "run"]);
@@ -184,7 +187,7 @@ fn one_bad_value_of_parquet_concerns_its_row_alone() {
     }
 }
 
-/// Where a file is damaged, the report names the last row that was ingested.
+/// For a damaged file, the report names the last ingested row.
 #[test]
 fn the_report_of_a_damaged_file_names_the_last_row() {
     const GROUP_ROWS: i32 = 8_192;
@@ -208,10 +211,10 @@ fn the_report_of_a_damaged_file_names_the_last_row() {
         &["ingest", "clubs", &path.to_string_lossy(), "--json"],
     );
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("rows 1 to 8192 of") && said.contains("cannot read rows 8193 to 16384"),
-        "{said}"
+        message.contains("rows 1 to 8192 of") && message.contains("cannot read rows 8193 to 16384"),
+        "{message}"
     );
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let input = &report["inputs"][0];
@@ -226,9 +229,9 @@ fn the_report_of_a_damaged_file_names_the_last_row() {
     );
 }
 
-/// Codes that name no country are counted as they were sent.
+/// Codes that name no country are counted as sent.
 #[test]
-fn countries_count_as_they_were_sent_and_corrected_ones_are_no_rows() {
+fn countries_count_as_sent_and_corrected_ones_are_no_rows() {
     let (_folder, data) = new_folder();
     let play = |id: &str, country: &str, amount: i64| {
         json!({
@@ -299,7 +302,7 @@ fn a_byte_order_mark_and_empty_lines_are_an_empty_file() {
 }
 
 /// An installation where owner 122 has one play.
-fn one_play() -> (tempfile::TempDir, PathBuf) {
+fn installation_with_one_play() -> (tempfile::TempDir, PathBuf) {
     let (folder, data) = new_folder();
     done(&data, &["ingest", "plays", &case("never.parquet")]);
     done(&data, &["speed", "--until-caught-up"]);
@@ -307,8 +310,8 @@ fn one_play() -> (tempfile::TempDir, PathBuf) {
     (folder, data)
 }
 
-/// Compares plays with a file of expected counts: the exit status, and the error.
-fn compared(data: &Path, name: &str, text: &str) -> (Option<i32>, String) {
+/// Compares plays with a file of expected counts; returns the exit status and the error.
+fn compare_file(data: &Path, name: &str, text: &str) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
     std::fs::write(&path, text).expect("a file");
@@ -316,40 +319,40 @@ fn compared(data: &Path, name: &str, text: &str) -> (Option<i32>, String) {
     let view = "plays_owner_day_track";
     let args = ["restorate", "--view", view, "--expected", &path];
     let output = run(data, &args);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), said)
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), message)
 }
 
 #[test]
 fn expected_counts_may_begin_with_a_byte_order_mark() {
-    let (_folder, data) = one_play();
+    let (_folder, data) = installation_with_one_play();
     for (name, text) in [
         ("a.csv", "\u{feff}owner_id,expected\n122,1\n"),
         ("b.csv", "\u{feff}\"owner_id\",\"expected\"\r\n122,1\r\n"),
         ("c.jsonl", "\u{feff}{\"owner_id\":122,\"expected\":1}\n"),
         ("d.jsonl", "\u{feff}\n\n{\"owner_id\":122,\"expected\":1}\n"),
     ] {
-        let (status, said) = compared(&data, name, text);
-        assert_eq!((status, said.as_str()), (Some(0), ""), "{name}");
+        let (status, message) = compare_file(&data, name, text);
+        assert_eq!((status, message.as_str()), (Some(0), ""), "{name}");
     }
 }
 
 #[test]
-fn expected_counts_that_are_not_clear_are_refused() {
-    const NOTHING: &str = "it needs at least one line";
+fn ambiguous_expected_counts_are_refused() {
+    const EMPTY_FILE: &str = "it needs at least one line";
     const TWICE: &str = "each key may occur only once";
-    const NO_INTEGER: &str = "not a 64-bit integer";
-    let (_folder, data) = one_play();
+    const NOT_AN_INTEGER: &str = "not a 64-bit integer";
+    let (_folder, data) = installation_with_one_play();
     for (name, text, reason) in [
-        ("e.csv", "", NOTHING),
-        ("f.csv", "\u{feff}\n", NOTHING),
-        ("g.csv", "owner_id,expected\n", NOTHING),
-        ("h.jsonl", "", NOTHING),
-        ("i.jsonl", "\u{feff}\n\n", NOTHING),
-        ("j.parquet", "", NOTHING),
+        ("e.csv", "", EMPTY_FILE),
+        ("f.csv", "\u{feff}\n", EMPTY_FILE),
+        ("g.csv", "owner_id,expected\n", EMPTY_FILE),
+        ("h.jsonl", "", EMPTY_FILE),
+        ("i.jsonl", "\u{feff}\n\n", EMPTY_FILE),
+        ("j.parquet", "", EMPTY_FILE),
         ("k.csv", "owner_id,expected\n122,1\n122,1\n", TWICE),
         ("l.csv", "owner_id,expected\n122,1\n 122,2\n", TWICE),
-        ("m.csv", "owner_id,expected\n122,1.5\n", NO_INTEGER),
+        ("m.csv", "owner_id,expected\n122,1.5\n", NOT_AN_INTEGER),
         ("n.csv", "owner_id,expected\n1.5,1\n", "owner_id is \"1.5\""),
         (
             "o.jsonl",
@@ -359,16 +362,19 @@ fn expected_counts_that_are_not_clear_are_refused() {
         (
             "p.jsonl",
             "{\"owner_id\":122,\"expected\":0.5}\n",
-            NO_INTEGER,
+            NOT_AN_INTEGER,
         ),
         (
             "q.jsonl",
             "{\"owner_id\":122,\"expected\":1,\"expected\":2}\n",
-            "is there twice",
+            "occurs twice",
         ),
     ] {
-        let (status, said) = compared(&data, name, text);
-        assert_eq!(status, Some(2), "{name}: {said}");
-        assert!(said.contains(name) && said.contains(reason), "{said}");
+        let (status, message) = compare_file(&data, name, text);
+        assert_eq!(status, Some(2), "{name}: {message}");
+        assert!(
+            message.contains(name) && message.contains(reason),
+            "{message}"
+        );
     }
 }

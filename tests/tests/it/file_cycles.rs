@@ -1,4 +1,4 @@
-//! Tests that the files of a crate do not depend on each other in a circle.
+//! Tests that the files of a crate do not depend on each other in a cycle.
 //!
 //! A file depends on the file that defines a name which it imports, or names by a path of the crate. A re-export of a
 //! child's names is no dependency of the parent.
@@ -16,28 +16,28 @@ use crate::tidy::{root, sources};
 const CRATES: [&str; 9] = [
     "schemas", "jobs", "stores", "speed", "batch", "serving", "scale", "showcase", "cli",
 ];
-/// Files of each crate that may still be in circles. These numbers only go down.
+/// Files of each crate that may still be in cycles. These numbers only go down.
 const ALLOWED: [(&str, usize); 0] = [];
 
 /// The path of a module within its crate.
 type Module = Vec<String>;
 
 #[test]
-fn files_do_not_depend_on_each_other_in_circles() {
+fn files_do_not_depend_on_each_other_in_cycles() {
     let mut failures = Vec::new();
     for name in CRATES {
-        let circles = circles(&Files::read(name).dependencies());
+        let cycles = cycles(&Files::read(name).dependencies());
         let allowed = ALLOWED.iter().find(|(allowed, _)| *allowed == name);
-        let count: usize = circles.iter().map(Vec::len).sum();
+        let count: usize = cycles.iter().map(Vec::len).sum();
         if count > allowed.map_or(0, |(_, count)| *count) {
-            failures.push(format!("{name}: {count} files in {circles:#?}"));
+            failures.push(format!("{name}: {count} files in {cycles:#?}"));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
-fn circles_are_found() {
+fn cycles_are_found() {
     let files = Files::parse([
         (vec![], "mod a; mod b; mod c; pub use a::{A, Both};"),
         (
@@ -54,7 +54,7 @@ fn circles_are_found() {
     ]);
     let module = |name: &str| vec![name.to_owned()];
     assert_eq!(
-        circles(&files.dependencies()),
+        cycles(&files.dependencies()),
         [vec![module("a"), module("b"), module("c")]]
     );
 }
@@ -250,8 +250,8 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Groups of more than one file that depend on each other.
-fn circles(dependencies: &BTreeMap<&Module, BTreeSet<&Module>>) -> Vec<Vec<Module>> {
+/// Groups of several files that depend on each other.
+fn cycles(dependencies: &BTreeMap<&Module, BTreeSet<&Module>>) -> Vec<Vec<Module>> {
     let edges = dependencies
         .iter()
         .flat_map(|(from, all)| all.iter().map(|to| (*from, *to)));
@@ -259,13 +259,13 @@ fn circles(dependencies: &BTreeMap<&Module, BTreeSet<&Module>>) -> Vec<Vec<Modul
     let groups = tarjan_scc(&graph)
         .into_iter()
         .filter(|group| group.len() > 1);
-    let mut circles: Vec<Vec<Module>> = groups
+    let mut cycles: Vec<Vec<Module>> = groups
         .map(|group| {
             let mut group: Vec<Module> = group.into_iter().cloned().collect();
             group.sort();
             group
         })
         .collect();
-    circles.sort();
-    circles
+    cycles.sort();
+    cycles
 }

@@ -1,5 +1,5 @@
-//! Real input, through processes: flights of a year as efforts, 96 % of the best of them tied, compared with plain SQL
-//! over the raw records.
+//! Real input through processes: a year's flights as efforts. 96 % of the best ones are tied.
+//! Compared with plain SQL over the raw records.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tests::http::Client;
 use tests::process::{Server, done};
 use tests::records::{ATHLETES, CLUBS, EFFORT_SAMPLE_INTERVAL, EFFORTS, FOLLOWS};
 
-/// Queried segments, with many athletes and with few. `tests/data` has all of their efforts.
+/// Queried segments, with many and few athletes. `tests/data` has all of their efforts.
 const SEGMENTS: [i64; 5] = [1118, 1035, 1188, 1123, 1001];
 
-/// Whether an effort is in a queried segment or in the sample of all segments.
+/// Returns true for efforts in a queried segment or in the sample of all segments.
 ///
 /// Selects the same efforts from the subset and from the full data set.
 fn is_selected(effort: &str) -> bool {
@@ -46,7 +46,7 @@ fn flights_are_ranked_as_plain_sql_ranks_them() {
         ("clubs", CLUBS.read().lines),
         ("follows", FOLLOWS.read().lines),
     ];
-    let truth = Truth::of(&efforts, &others);
+    let truth = Truth::from_lines(&efforts, &others);
     let server = Server::start(&data, &[]);
     for (name, lines) in &others {
         done(
@@ -66,7 +66,7 @@ fn flights_are_ranked_as_plain_sql_ranks_them() {
         &data,
         &["speed", "--until-caught-up", "--source", "efforts"],
     );
-    // Most of it in the batch views, the rest live.
+    // Most efforts are in the batch views, the rest live.
     let first = server.client.json("/api/v1/boards/segments/1118?limit=1");
     assert_eq!(first["total"], 344, "{first}");
     assert_eq!(first["entries"][0]["athlete_id"], 778_886_617);
@@ -84,13 +84,13 @@ struct Truth {
 }
 
 impl Truth {
-    fn of(efforts: &[String], others: &[(&str, Vec<String>)]) -> Self {
+    fn from_lines(efforts: &[String], others: &[(&str, Vec<String>)]) -> Self {
         let context = SessionContext::new();
         let parse = |lines: &[String]| -> Vec<Value> {
             let parsed = lines.iter().map(|line| serde_json::from_str(line));
             parsed.collect::<Result<_, _>>().expect("JSON")
         };
-        // Only those that are asked about: the plain queries look at every row each time.
+        // Only queried segments: each plain query scans all rows.
         let mut efforts = parse(efforts);
         efforts.retain(|effort| {
             SEGMENTS
@@ -124,7 +124,7 @@ impl Truth {
             i64::from(zoned.expect("a zone").year())
         });
         columns.push(("year", Arc::new(Int64Array::from_iter_values(years))));
-        register(&context, "efforts", columns);
+        register_table(&context, "efforts", columns);
         for (name, lines) in others {
             let rows = parse(lines);
             let columns = match *name {
@@ -140,7 +140,7 @@ impl Truth {
                 "clubs" => ints(&rows, &["club_id", "athlete_id"]),
                 _ => ints(&rows, &["follower_id", "followed_id"]),
             };
-            register(&context, name, columns);
+            register_table(&context, name, columns);
         }
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self { context, runtime }
@@ -234,7 +234,7 @@ impl Truth {
                 page(client, segment, query, &board);
             }
             let all = self.board(segment, "true");
-            around(client, segment, &all);
+            neighbours_of(client, segment, &all);
             let efforts = self.numbers(&format!(
                 "SELECT count(*) FROM efforts WHERE segment_id = {segment}"
             ));
@@ -245,7 +245,7 @@ impl Truth {
     }
 }
 
-/// Two pages of a board that together hold up to a thousand rows and two.
+/// Compares two pages of at most 1,000 and 2 rows with the board.
 fn page(client: &Client, segment: i64, query: &str, board: &[(i64, i64, i64)]) {
     let first = format!("/api/v1/boards/segments/{segment}?{query}&limit=1000");
     let answer = client.json(&first);
@@ -278,7 +278,7 @@ fn page(client: &Client, segment: i64, query: &str, board: &[(i64, i64, i64)]) {
     );
 }
 
-fn around(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
+fn neighbours_of(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
     for place in [0, board.len() / 3, board.len() - 1] {
         let athlete = board[place].0;
         let path = format!("/api/v1/boards/segments/{segment}/athletes/{athlete}?around=2");
@@ -297,17 +297,17 @@ fn around(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
     }
 }
 
-type Named = (&'static str, ArrayRef);
+type NamedPlays = (&'static str, ArrayRef);
 
-fn ints(rows: &[Value], names: &[&'static str]) -> Vec<Named> {
-    let column = |name: &&'static str| -> Named {
+fn ints(rows: &[Value], names: &[&'static str]) -> Vec<NamedPlays> {
+    let column = |name: &&'static str| -> NamedPlays {
         let values = rows.iter().map(|row| row[*name].as_i64());
         (name, Arc::new(values.collect::<Int64Array>()))
     };
     names.iter().map(column).collect()
 }
 
-fn register(context: &SessionContext, name: &str, columns: Vec<Named>) {
+fn register_table(context: &SessionContext, name: &str, columns: Vec<NamedPlays>) {
     let fields: Vec<Field> = columns
         .iter()
         .map(|(name, array)| {

@@ -1,12 +1,12 @@
-//! What strangers send: kept cases, and what is made of them by chance. What must hold is in [`tests::hostile`].
+//! Hostile input: stored cases, and random mutations of them. [`tests::hostile`] has the checks.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{TestCaseError, TestRunner};
-use tests::hostile::{self, WayIn};
+use tests::hostile::{self, InputCheck};
 
-/// What texts, records and paths are broken with.
-const PIECES: [&str; 24] = [
+/// Fragments that break texts, records and paths.
+const FRAGMENTS: [&str; 24] = [
     "null",
     "-1",
     "9223372036854775807",
@@ -32,12 +32,12 @@ const PIECES: [&str; 24] = [
     ";",
     "0001-01-01",
 ];
-const LONG: usize = 5_000;
+const LENGTH_MAX: usize = 5_000;
 const CHANGES_MAX: usize = 4;
 
-/// One change of a case.
+/// A mutation of a case.
 #[derive(Debug, Clone)]
-enum Change {
+enum Mutation {
     Set(Index, u8),
     Cut(Index, usize),
     Repeat(Index, usize),
@@ -45,8 +45,8 @@ enum Change {
     Lengthen(Index),
 }
 
-impl Change {
-    fn of(&self, bytes: &mut Vec<u8>) {
+impl Mutation {
+    fn apply(&self, bytes: &mut Vec<u8>) {
         let place = |index: &Index| index.index(bytes.len() + 1);
         match self {
             Self::Set(index, to) => {
@@ -73,25 +73,25 @@ impl Change {
             Self::Lengthen(index) => {
                 let at = place(index);
                 let byte = bytes.get(at).copied().unwrap_or(b'a');
-                bytes.splice(at..at, vec![byte; LONG]);
+                bytes.splice(at..at, vec![byte; LENGTH_MAX]);
             }
         }
     }
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn mutation() -> impl Strategy<Value = Mutation> {
     let at = any::<Index>;
     prop_oneof![
-        3 => (at(), any::<u8>()).prop_map(|(at, to)| Change::Set(at, to)),
-        3 => (at(), 1_usize..40).prop_map(|(at, length)| Change::Cut(at, length)),
-        2 => (at(), 1_usize..40).prop_map(|(at, length)| Change::Repeat(at, length)),
-        4 => (at(), select(PIECES.to_vec())).prop_map(|(at, piece)| Change::Put(at, piece)),
-        1 => at().prop_map(Change::Lengthen),
+        3 => (at(), any::<u8>()).prop_map(|(at, to)| Mutation::Set(at, to)),
+        3 => (at(), 1_usize..40).prop_map(|(at, length)| Mutation::Cut(at, length)),
+        2 => (at(), 1_usize..40).prop_map(|(at, length)| Mutation::Repeat(at, length)),
+        4 => (at(), select(FRAGMENTS.to_vec())).prop_map(|(at, piece)| Mutation::Put(at, piece)),
+        1 => at().prop_map(Mutation::Lengthen),
     ]
 }
 
-/// Calls the check of a way in with each of its cases, and with `count` that are made of them.
-fn holds(WayIn { check, cases }: WayIn, count: u32) {
+/// Calls the check of an entry point with each of its cases, and with `count` mutations.
+fn check_entry_point(InputCheck { check, cases }: InputCheck, count: u32) {
     let cases = cases();
     assert!(!cases.is_empty());
     for case in &cases {
@@ -102,41 +102,41 @@ fn holds(WayIn { check, cases }: WayIn, count: u32) {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let changes = prop::collection::vec(change(), 1..=CHANGES_MAX);
+    let changes = prop::collection::vec(mutation(), 1..=CHANGES_MAX);
     let made = (select(cases), changes).prop_map(|(mut bytes, changes)| {
-        for change in changes {
-            change.of(&mut bytes);
+        for mutation in changes {
+            mutation.apply(&mut bytes);
         }
         bytes
     });
-    let held = runner.run(&made, |bytes| {
+    let outcome = runner.run(&made, |bytes| {
         let ended = std::panic::catch_unwind(|| check(&bytes));
         ended.map_err(|_| TestCaseError::fail(String::from_utf8_lossy(&bytes).into_owned()))
     });
-    held.unwrap_or_else(|error| panic!("{error}"));
+    outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
-fn records_of_any_kind_are_taken_whole_or_not() {
-    holds(hostile::RECORDS, 4_000);
+fn hostile_records_are_ingested_completely_or_refused() {
+    check_entry_point(hostile::RECORDS, 4_000);
 }
 
 #[test]
-fn keys_of_any_bytes_are_those_that_values_make() {
-    holds(hostile::KEYS, 4_000);
+fn hostile_keys_match_the_encoding_of_values() {
+    check_entry_point(hostile::KEYS, 4_000);
 }
 
 #[test]
-fn definitions_of_any_kind_are_read_or_refused() {
-    holds(hostile::DEFINITIONS, 120);
+fn hostile_definitions_are_read_or_refused() {
+    check_entry_point(hostile::DEFINITIONS, 120);
 }
 
 #[test]
-fn questions_of_any_kind_are_answered_or_refused() {
-    holds(hostile::QUESTIONS, 1_000);
+fn hostile_requests_are_answered_or_refused() {
+    check_entry_point(hostile::QUESTIONS, 1_000);
 }
 
 #[test]
-fn a_manifest_that_says_anything_ends_no_run_without_a_word() {
-    holds(hostile::MANIFESTS, 24);
+fn a_hostile_manifest_gives_an_error() {
+    check_entry_point(hostile::MANIFESTS, 24);
 }

@@ -1,5 +1,5 @@
-//! Hot paths, each between two marks: `deploy/instructions` counts what runs between them, under a counter that a
-//! noisy machine does not disturb, and compares it with `tests/instructions.txt`.
+//! Hot paths, each between two marks. `deploy/instructions` counts the instructions between them,
+//! which a noisy machine does not disturb, and compares the counts with `tests/instructions.txt`.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -15,23 +15,23 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::Stores;
 use stores::live::{Changes, Deltas};
-use tests::conformance::{life, slot};
+use tests::conformance::{new_generation, state_id};
 
 /// Events of a micro-batch.
 const EVENTS: i64 = 1_000;
-/// Rows that are merged; every other one has a live part.
+/// Rows to merge; every other one has a delta.
 const ROWS: u64 = 2_000;
-/// Members of a board, and how many of them are placed.
+/// Members of a board, and how many of them have an entry.
 const MEMBERS: u64 = 20_000;
-const PLACED: u64 = 100;
+const ENTRIES: u64 = 100;
 
-/// Where the counter writes down what it has counted since the mark before.
+/// The counter writes its count since the previous mark.
 #[inline(never)]
 fn hot_path_mark(path: &str) {
     black_box(path);
 }
 
-/// Does some work between two marks. What is asynchronous in it ends within it.
+/// Runs work between two marks; its asynchronous parts complete before the second mark.
 #[expect(clippy::print_stdout, reason = "the script reads which path is which")]
 async fn between_marks<T>(path: &str, work: impl Future<Output = T>) -> T {
     println!("hot path {path}");
@@ -67,17 +67,17 @@ fn decode(lines: &[Vec<u8>]) -> DecodedPlays {
 
 async fn fold(fold: &AggregateFold, decoded: &DecodedPlays) -> Vec<Deltas> {
     let folded = fold.run(&decoded.events).await.expect("folding");
-    let deltas = folded.into_iter().map(|of| Deltas {
-        view: of.job.view().to_owned(),
-        grouped_by: of.job.group().names(),
-        groups: of.groups,
-        rows: of.rows,
-        counts: of.counts,
+    let deltas = folded.into_iter().map(|output| Deltas {
+        view: output.job.view().to_owned(),
+        grouped_by: output.job.group().names(),
+        groups: output.groups,
+        rows: output.rows,
+        counts: output.counts,
     });
     deltas.collect()
 }
 
-fn fence(next_offset: i64) -> Checkpoint {
+fn checkpoint(next_offset: i64) -> Checkpoint {
     Checkpoint {
         generation: 1,
         next_offset,
@@ -92,7 +92,7 @@ const fn cut(next_offset: i64) -> Cut {
     }
 }
 
-/// Rows of a run that is complete, and live parts of the epoch after it.
+/// Rows of a completed run, and deltas of the epoch after it.
 fn merged(keys: &[[u8; 8]]) -> usize {
     let run = Run {
         epoch: 1,
@@ -101,7 +101,7 @@ fn merged(keys: &[[u8; 8]]) -> usize {
         stamp_us: 1,
         token: String::new(),
     };
-    let slots = [Some(PartitionState {
+    let states = [Some(PartitionState {
         generation: 1,
         position: cut(9),
         epoch: 2,
@@ -116,7 +116,7 @@ fn merged(keys: &[[u8; 8]]) -> usize {
         live_view: "v@1",
         newest_epoch: 1,
         runs: &Runs::from_iter([run]),
-        partition_states: &slots,
+        partition_states: &states,
         only_partition: None,
     };
     let rows = keys.iter().map(|key| BatchRow {
@@ -156,7 +156,7 @@ fn board() -> (Tree, InMemory) {
     (tree, InMemory(nodes.collect()))
 }
 
-/// Not a test of what they do, which others are: so nothing is to be seen of it but that it ends.
+/// Other tests check the results; this one only runs the paths.
 #[tokio::test]
 #[ignore = "deploy/instructions counts it"]
 async fn hot_paths() {
@@ -174,18 +174,29 @@ async fn hot_paths() {
     let plans = AggregateFold::new(&engine.expect("an engine"), &jobs).await;
     let plans = plans.expect("plans");
     let lines = lines();
-    // What is done only once, such as growing and reading zones, is not counted.
+    // Work that happens only once, such as growing buffers and reading time zones, is not counted.
     let deltas = fold(&plans, &decode(&lines)).await;
     let (live, views) = (&*stores.live, plans.views());
-    let healed = live.rebuild(slot(0), None, &life(0, 0, 1)).await;
-    healed.expect("healing").expect("a slot");
+    let rebuilt = live
+        .rebuild(state_id(0), None, &new_generation(0, 0, 1))
+        .await;
+    rebuilt.expect("rebuilding").expect("a partition state");
     let step = async |from: i64, deltas: Vec<Deltas>| {
         let changes = Changes {
             deltas,
             ..Changes::default()
         };
-        let applied = live.apply(slot(0), fence(from), cut(from + EVENTS), &views, &changes);
-        applied.await.expect("applying").expect("the fence");
+        let applied = live.apply(
+            state_id(0),
+            checkpoint(from),
+            cut(from + EVENTS),
+            &views,
+            &changes,
+        );
+        applied
+            .await
+            .expect("applying")
+            .expect("the current checkpoint");
     };
     step(0, deltas).await;
 
@@ -198,12 +209,12 @@ async fn hot_paths() {
     let values = between_marks("merge", async { merged(&keys) }).await;
     assert_eq!(values, keys.len());
     let (tree, nodes) = board();
-    let members: Vec<[u8; 8]> = (0..PLACED)
-        .map(|n| (n * (MEMBERS / PLACED)).to_be_bytes())
+    let members: Vec<[u8; 8]> = (0..ENTRIES)
+        .map(|n| (n * (MEMBERS / ENTRIES)).to_be_bytes())
         .collect();
     let members: Vec<&[u8]> = members.iter().map(<[u8; 8]>::as_slice).collect();
     let ranks = between_marks("rank", tree.ranks(&nodes, &members)).await;
     let ranks = ranks.expect("places").into_iter();
-    let expected = (0..PLACED).map(|n| n * (MEMBERS / PLACED));
+    let expected = (0..ENTRIES).map(|n| n * (MEMBERS / ENTRIES));
     assert!(ranks.map(|before| before.count).eq(expected));
 }

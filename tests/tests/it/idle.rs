@@ -1,4 +1,4 @@
-//! Workers for which nothing comes.
+//! Workers without new records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,37 +8,37 @@ use serde_json::json;
 use tests::world::{PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
-use crate::cutting::Narrow;
+use crate::cutting::SmallWrites;
 
-/// No step takes so long.
-const LONG: Duration = Duration::from_secs(60);
+/// Timeout of each wait.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How many records live state holds: none if it is not there.
-async fn counted(world: &World) -> i64 {
-    let slots = world
+/// The number of records in live state, or zero if it is missing.
+async fn counted_records(world: &World) -> i64 {
+    let states = world
         .stores
         .live
         .read_deltas(Source::Plays, PARTITIONS, &[]);
-    let slots = slots.await.expect("live state").partition_states;
-    slots
+    let states = states.await.expect("live state").partition_states;
+    states
         .iter()
         .flatten()
-        .map(|slot| slot.position.next_offset)
+        .map(|state| state.position.next_offset)
         .sum()
 }
 
 async fn wait_for(world: &World, records: i64) {
-    let begun = Instant::now();
-    while counted(world).await < records {
-        assert!(begun.elapsed() < LONG, "live state is not whole");
+    let started = Instant::now();
+    while counted_records(world).await < records {
+        assert!(started.elapsed() < WAIT_MAX, "live state is incomplete");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Who waits at the end of the log does not look at the records of runs each time, but at live state: what was lost
-/// there is made again although no record comes.
+/// A worker that waits at the end of the log polls live state instead of run records. It rebuilds
+/// lost state although no record arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_live_state_is_made_again_though_nothing_comes() {
+async fn lost_live_state_is_rebuilt_without_new_records() {
     let mut world = World::new().await;
     world.speed_options.look_interval_ms = 600_000;
     let plays: Vec<String> = (0..40)
@@ -47,34 +47,34 @@ async fn lost_live_state_is_made_again_though_nothing_comes() {
     world.ingest(&plays).await;
     let speed = world.speed().await;
     let stop = CancellationToken::new();
-    let story = async {
+    let scenario = async {
         wait_for(&world, 40).await;
-        // At the end by now, in every partition.
+        // By now, the worker is at the end of every partition.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        world.lose_live();
+        world.delete_live_state();
         wait_for(&world, 40).await;
         stop.cancel();
     };
-    let counting = tokio::time::timeout(LONG * 3, speed.run(false, stop.clone()));
-    let (counting, ()) = tokio::join!(counting, story);
-    let report = counting.expect("it stops").expect("counting");
-    // Each partition's first slot is made so, too.
+    let counting = tokio::time::timeout(WAIT_MAX * 3, speed.run(false, stop.clone()));
+    let (counting, ()) = tokio::join!(counting, scenario);
+    let report = counting.expect("the worker stops").expect("counting");
+    // The first state of each partition is rebuilt in the same way.
     assert!(report.heals > u64::from(PARTITIONS), "{report:?}");
 }
 
-/// The state of a partition costs the same however many there are: a worker reads its own alone.
+/// The cost per partition does not depend on the number of partitions: a worker reads only its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_read_the_states_of_their_own_partitions() {
-    const MANY: u32 = 8;
+async fn workers_read_only_their_own_partition_states() {
+    const PARTITIONS_MANY: u32 = 8;
     let mut world = World::new().await;
     let topic = Source::Plays.topic();
-    let made = world.stores.log.ensure_topic(topic, MANY).await;
-    assert_eq!(made.expect("a topic"), MANY);
-    let live = Narrow::new(&world.stores.live, usize::MAX);
+    let made = world.stores.log.ensure_topic(topic, PARTITIONS_MANY).await;
+    assert_eq!(made.expect("a topic"), PARTITIONS_MANY);
+    let live = SmallWrites::new(&world.stores.live, usize::MAX);
     world.stores.live = Arc::clone(&live) as _;
     world.catch_up().await;
     let read = live.states_read.lock().expect("no panic").clone();
-    // Each worker refreshes before it makes its partition state, and after it.
-    assert!(read.len() >= 2 * MANY as usize, "{read:?}");
+    // Each worker refreshes before it creates its partition state, and after that.
+    assert!(read.len() >= 2 * PARTITIONS_MANY as usize, "{read:?}");
     assert!(read.iter().all(|partitions| *partitions == 1), "{read:?}");
 }

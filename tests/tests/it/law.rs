@@ -1,31 +1,34 @@
-//! The central law: every answer at every moment is what a plain recount of the events up to its
-//! position gives.
+//! The central property: every answer at any time equals a plain recount of the events up to its
+//! position.
 
 use batch::RunRequest;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::source::Source;
 use tests::histories::history_seeds;
-use tests::interruption::cut_at_any_point;
-use tests::questions::{Traffic, ask_and_compare};
+use tests::interruption::interrupt_randomly;
+use tests::play_queries::{PlayGenerator, check_random_query};
 use tests::world::{Served, World};
 use tokio_util::sync::CancellationToken;
 
-/// Histories that once gave a wrong answer.
-const SEEDS_KEPT: [u64; 0] = [];
+/// Seeds of histories that once gave a wrong answer.
+const REGRESSION_SEEDS: [u64; 0] = [];
 const HISTORIES: u64 = 4;
 const STEPS: usize = 14;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_at_every_moment_is_what_a_recount_gives() {
-    for seed in SEEDS_KEPT.into_iter().chain(history_seeds(HISTORIES, 1)) {
+async fn every_answer_equals_a_recount() {
+    for seed in REGRESSION_SEEDS
+        .into_iter()
+        .chain(history_seeds(HISTORIES, 1))
+    {
         eprintln!("history {seed}");
         Box::pin(history(World::new().await, seed)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_on_servers_is_what_a_recount_gives() {
+async fn every_answer_on_servers_equals_a_recount() {
     for seed in history_seeds(HISTORIES, 5) {
         eprintln!("history {seed} on servers");
         Box::pin(history(World::on_servers().await, seed)).await;
@@ -37,21 +40,21 @@ async fn history(world: World, seed: u64) {
     world.catch_up().await;
     let served = world.serve().await;
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut traffic = Traffic::new(seed);
+    let mut traffic = PlayGenerator::new(seed);
     for _ in 0..STEPS {
         Box::pin(step(&world, &served, &mut rng, &mut traffic)).await;
         ask(&world, &served, &mut rng).await;
     }
     world.catch_up().await;
     let request = RunRequest::default();
-    world.run_once_free(Source::Plays, &request).await;
+    world.run_after_lease(Source::Plays, &request).await;
     for _ in 0..8 {
         ask(&world, &served, &mut rng).await;
     }
     served.end().await;
 }
 
-async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut Traffic) {
+async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut PlayGenerator) {
     let ask = async |rng: &mut SmallRng| ask(world, served, rng).await;
     match rng.random_range(0..12) {
         0..=2 => {
@@ -85,14 +88,14 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                 };
                 tokio::join!(work, second);
             };
-            Box::pin(cut_at_any_point(both, 40, rng, ask)).await;
+            Box::pin(interrupt_randomly(both, 40, rng, ask)).await;
         }
-        7 if rng.random_bool(0.5) => world.lose_live(),
+        7 if rng.random_bool(0.5) => world.delete_live_state(),
         8 if rng.random_bool(0.7) => {
             let number = rng.random::<u32>();
             let lines = traffic.apart(&format!("b{number}-"), rng.random_range(1..40));
             let backfill = world.backfill(&lines);
-            cut_at_any_point(backfill, 40, rng, ask).await;
+            interrupt_randomly(backfill, 40, rng, ask).await;
             world.settle_backfill(lines).await;
         }
         _ => {
@@ -110,11 +113,11 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                     assert!(matches!(error, batch::Error::Busy(_)), "{error}");
                 }
             };
-            cut_at_any_point(run, 1_500, rng, ask).await;
+            interrupt_randomly(run, 1_500, rng, ask).await;
         }
     }
 }
 
 async fn ask(world: &World, served: &Served, rng: &mut SmallRng) {
-    ask_and_compare(world, &served.client, rng).await;
+    check_random_query(world, &served.client, rng).await;
 }

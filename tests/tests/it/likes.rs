@@ -1,5 +1,5 @@
-//! Another metric by folders of views alone: likes, which an app sends as plays with a referrer
-//! of their own.
+//! Another metric from view folders alone: likes, which an app sends as plays with a special
+//! referrer.
 
 use std::path::Path;
 
@@ -56,10 +56,10 @@ fn event(id: i64, track: i64, listener: i64, at: &str, referrer: &str) -> String
     .to_string()
 }
 
-/// An installation that has run already: what was counted before is not known of the new views, and
-/// nothing else suffers.
+/// Added views on an existing installation: they do not include earlier events, and other views are
+/// unaffected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_metric_that_comes_later_is_answered_from_the_next_run_on() {
+async fn an_added_metric_is_served_after_the_next_run() {
     let plays = World::new().await;
     let day = "2026-03-01T09:00:00Z";
     plays.ingest(&[event(1, 10, 7, day, "like")]).await;
@@ -92,13 +92,13 @@ async fn a_metric_that_comes_later_is_answered_from_the_next_run_on() {
     served.end().await;
 }
 
-/// The block of a page that stands after the name of a file.
-fn block<'a>(page: &'a str, file: &str) -> &'a str {
+/// The code block after the name of a file on a page.
+fn code_block<'a>(page: &'a str, file: &str) -> &'a str {
     let name = format!("`views/{file}`");
     let (_, rest) = page.split_once(&name).unwrap_or_else(|| panic!("{name}"));
     let (_, rest) = rest.split_once("```").expect("a block");
     let (_, rest) = rest.split_once('\n').expect("a line");
-    rest.split("```").next().expect("its end")
+    rest.split("```").next().expect("the end of the process")
 }
 
 fn tutorial() -> String {
@@ -106,7 +106,7 @@ fn tutorial() -> String {
     std::fs::read_to_string(page).expect("the tutorial")
 }
 
-/// The files and the commands of the tutorial, as somebody follows it who has the program alone.
+/// The files and commands of the tutorial, as a reader follows it with the released program only.
 #[test]
 fn the_commands_of_the_tutorial_work() {
     let page = tutorial();
@@ -121,7 +121,7 @@ fn the_commands_of_the_tutorial_work() {
     for file in files {
         let path = views.join(file);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        std::fs::write(path, block(&page, file)).expect("a file");
+        std::fs::write(path, code_block(&page, file)).expect("a file");
     }
     let input = "views/likes_owner_day/cases/two/input.jsonl";
     std::fs::copy(
@@ -135,7 +135,7 @@ fn the_commands_of_the_tutorial_work() {
     let commands = last
         .lines()
         .filter_map(|line| line.strip_prefix("backstitch "));
-    let mut given = 0;
+    let mut answered = 0;
     for command in commands.filter(|command| !command.starts_with("serve")) {
         let command = command.split('#').next().unwrap_or_default();
         let words = command.split_whitespace();
@@ -147,25 +147,25 @@ fn the_commands_of_the_tutorial_work() {
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         done(&data, &words);
-        given += 1;
+        answered += 1;
     }
-    assert_eq!(given, 4);
+    assert_eq!(answered, 4);
     let server = Server::start(&data, &[]);
-    for path in asked(&page) {
-        assert_is_one(&server.client.json(&path), &path);
+    for path in requests_on(&page) {
+        assert_one_request(&server.client.json(&path), &path);
     }
-    // A job of one's own can be named.
+    // A custom job can be named.
     done(&data, &["batch", "run", "--job", "likes_owner_day"]);
-    // What does not hold is named with its place.
+    // An invalid view is reported with its path.
     std::fs::write(views.join("likes_detail/query.sql"), "SELEKT").expect("a file");
     let output = run(&data, &["batch", "run"]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains("likes_detail/query.sql:"), "{said}");
+    assert!(message.contains("likes_detail/query.sql:"), "{message}");
 }
 
-/// What the page asks for, each of which is one.
-fn asked(page: &str) -> Vec<String> {
+/// The requests on the page.
+fn requests_on(page: &str) -> Vec<String> {
     let lines = page.lines();
     let paths = lines.filter_map(|line| {
         let (_, path) = line.strip_prefix("curl ")?.split_once(":8080")?;
@@ -176,18 +176,18 @@ fn asked(page: &str) -> Vec<String> {
     paths
 }
 
-fn assert_is_one(answer: &Value, path: &str) {
+fn assert_one_request(answer: &Value, path: &str) {
     let counted = answer
         .get("count")
         .or_else(|| answer["rows"][0].get("count"));
     assert_eq!(counted, Some(&Value::from(1)), "{path}: {answer}");
 }
 
-/// What the tutorial says, done.
+/// The steps of the tutorial give the results that it shows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tutorial_comes_out_as_it_says() {
+async fn the_tutorial_gives_the_results_it_shows() {
     let page = tutorial();
-    let of = |view: &str, file: &str| block(&page, &format!("{view}/{file}"));
+    let of = |view: &str, file: &str| code_block(&page, &format!("{view}/{file}"));
     let views = ["likes_detail", "likes_owner_day"];
     let views = views.map(|view| (view, of(view, "job.toml"), of(view, "query.sql")));
     let plays = World::new().await;
@@ -219,14 +219,14 @@ async fn the_tutorial_comes_out_as_it_says() {
     check("realtime").await;
     world.run(&RunRequest::default()).await.expect("a run");
     check("batch").await;
-    for path in asked(&page) {
-        assert_is_one(&served.client.ask(&path).await, &path);
+    for path in requests_on(&page) {
+        assert_one_request(&served.client.ask(&path).await, &path);
     }
     served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn likes_are_counted_by_their_folders_alone() {
+async fn likes_need_only_their_folders() {
     let plays = World::new().await;
     let world = plays.with_catalog(with_likes());
     let (night, day) = ("2026-02-28T23:10:00Z", "2026-03-01T09:00:00Z");
@@ -268,7 +268,7 @@ async fn likes_are_counted_by_their_folders_alone() {
     let rows = by_track["rows"].as_array().expect("rows").iter();
     let rows: Vec<Value> = rows.map(|row| json!([row["key"], row["count"]])).collect();
     assert_eq!(json!(rows), json!([[10, 2], [11, 2]]));
-    // What its views do not hold can't be asked for, and it is said what can.
+    // Unknown views and filters are refused; the error lists the available ones.
     let (asker, path) = (
         served.client.clone(),
         "/api/v1/stats/likes/total?owner_id=1&app_id=7",

@@ -1,4 +1,4 @@
-//! Sums of live states: readers go by them in the place of the states, and by none that is not theirs.
+//! Live counts: readers use them instead of single states, and only while they are valid.
 
 use schemas::key::KeyValue;
 use schemas::source::Source;
@@ -14,16 +14,16 @@ const SOURCE: Source = Source::Authorizations;
 const APPLICATION: i64 = 7;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sum_answers_for_states_embedded() {
-    Box::pin(answers(World::new().await)).await;
+async fn a_live_count_replaces_states_embedded() {
+    Box::pin(check_live_counts(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sum_answers_for_states_on_servers() {
-    Box::pin(answers(World::on_servers().await)).await;
+async fn a_live_count_replaces_states_on_servers() {
+    Box::pin(check_live_counts(World::on_servers().await)).await;
 }
 
-/// Connects some athletes, and takes others away.
+/// Connects athletes, or revokes their authorizations.
 async fn authorize(world: &World, athletes: std::ops::Range<i64>, is_revoked: bool) {
     let lines = athletes.map(|athlete| {
         let revoked = is_revoked.then_some("2026-02-01T00:00:00Z");
@@ -58,8 +58,8 @@ async fn read(world: &World) -> StatesSnapshot {
     read.expect("states")
 }
 
-/// The sum that is kept, with the partition, if it is made.
-async fn kept(world: &World) -> Option<(u32, StoredLiveCount)> {
+/// The stored live count with its partition, if there is one.
+async fn stored_count(world: &World) -> Option<(u32, StoredLiveCount)> {
     let answer = read(world).await;
     let sums = answer
         .states
@@ -75,12 +75,14 @@ async fn connected(client: &Client) -> u64 {
     answer["connected_athletes"].as_u64().expect("a count")
 }
 
-/// Puts a sum that is a thousand more than what is kept in its place.
-async fn falsify(world: &World) {
-    let (partition, believed) = kept(world).await.expect("a sum");
-    let slots = read(world).await.partition_states;
-    let slot = slots[partition as usize].as_ref().expect("a slot");
-    let mut content = believed.content().expect("a sum").to_vec();
+/// Replaces the stored live count by one that is a thousand higher.
+async fn falsify_count(world: &World) {
+    let (partition, believed) = stored_count(world).await.expect("a live count");
+    let all_states = read(world).await.partition_states;
+    let state = all_states[partition as usize]
+        .as_ref()
+        .expect("a partition state");
+    let mut content = believed.content().expect("a live count").to_vec();
     let at = content.len() - 16;
     let count = content[at..at + 8].try_into().expect("eight bytes");
     let count = u64::from_be_bytes(count) + 1_000;
@@ -99,12 +101,12 @@ async fn falsify(world: &World) {
     let id = PartitionId { source, partition };
     let live = &world.stores.live;
     let applied = live
-        .apply(id, slot.checkpoint(), slot.position, &[&view], &changes)
+        .apply(id, state.checkpoint(), state.position, &[&view], &changes)
         .await;
     assert_eq!(applied.expect("live state"), Ok(()));
 }
 
-async fn answers(mut world: World) {
+async fn check_live_counts(mut world: World) {
     world.speed_options.sum_states = 2;
     let row = json!({"id": APPLICATION, "name": "a", "owner": "o", "athlete_capacity": 1_000});
     world
@@ -112,17 +114,20 @@ async fn answers(mut world: World) {
         .await;
     world.intake(SOURCE).await;
     let served = world.serve().await;
-    // Before any run there is no edition that it could be against.
+    // Before the first run there is no version that a live count could refer to.
     authorize(&world, 1..20, false).await;
-    assert!(kept(&world).await.is_some(), "no sum is kept");
+    assert!(
+        stored_count(&world).await.is_some(),
+        "there is no live count"
+    );
     assert_eq!(connected(&served.client).await, 19);
-    falsify(&world).await;
+    falsify_count(&world).await;
     assert_eq!(connected(&served.client).await, 1_019, "states were read");
-    // A sum is moved on.
+    // A live count is updated incrementally.
     authorize(&world, 1..4, true).await;
     assert_eq!(connected(&served.client).await, 1_016, "states were read");
 
-    // It is against what was there before the run.
+    // The stored live count refers to the version before the run.
     let request = RunRequest::default();
     world.run_on(SOURCE, &request).await.expect("a run");
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
@@ -132,11 +137,11 @@ async fn answers(mut world: World) {
     authorize(&world, 10..15, true).await;
     authorize(&world, 20..25, false).await;
     assert_eq!(connected(&served.client).await, 17);
-    falsify(&world).await;
+    falsify_count(&world).await;
     assert_eq!(connected(&served.client).await, 1_017, "states were read");
 
-    // A new life has none of it.
-    world.lose_live();
+    // A new generation has no live count.
+    world.delete_live_state();
     world.catch_up_on(SOURCE).await;
     assert_eq!(connected(&served.client).await, 17);
     served.end().await;

@@ -1,6 +1,6 @@
-//! Everything that crosses crates, as one binary: fewer links, and servers are shared.
+//! All tests that cross crates, in one binary: linking is faster, and the tests share servers.
 
-#![allow(clippy::panic, reason = "what does not hold ends the test")]
+#![allow(clippy::panic, reason = "a failed expectation ends the test")]
 
 mod achievements;
 mod application_days;
@@ -39,6 +39,7 @@ mod likes;
 mod live_sums;
 mod matrix;
 mod merging;
+mod misrouted;
 mod notices;
 mod open_series;
 mod outbox;
@@ -60,7 +61,6 @@ mod runs;
 #[cfg(feature = "scale")]
 mod scale;
 mod secrets;
-mod strays;
 mod tidy;
 mod traces;
-mod untold;
+mod unpublished;

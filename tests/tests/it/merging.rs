@@ -1,4 +1,4 @@
-//! Files of the archive that many small runs leave: few stay, and they hold what all of them held.
+//! Compaction: many small runs leave many files in the archive. Few stay, with all of the events.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use tests::world::{NOW_MS, World, archive_version};
 use tokio_util::sync::CancellationToken;
 
 use super::erasure::erase_all;
-use super::restore::{all_is_right, applied, of, plays, restore};
+use super::restore::{applying_request, assert_main_views_match, plays, request_for, restore};
 
-const OF_RUN: u64 = 12;
+const EVENTS_PER_RUN: u64 = 12;
 const MINUTE_MS: i64 = 60_000;
-/// How long what was merged stays.
+/// How long compacted files stay.
 const WAIT_MS: i64 = 5 * MINUTE_MS;
-/// One whom the plays have often.
+/// A listener of many plays.
 const LISTENER: i64 = 101;
 
-/// An installation whose files hold at most a hundred events or so.
+/// An installation whose files hold about a hundred events at most.
 async fn installation() -> World {
     let mut world = World::new().await;
-    // All else as it is for everybody: one task, one file of a result, one step of publishing.
+    // Other limits that affect files are minimal: one task, one result file, one publishing step.
     world.batch_options = BatchOptions {
         grace_ms: 0,
         speed_wait_ms: 0,
@@ -33,11 +33,13 @@ async fn installation() -> World {
     world
 }
 
-/// A run with a few events, a minute after the one before.
+/// A run with a few events, a minute after the previous one.
 async fn run_a_minute_later(world: &World, number: u64) {
     let minutes = i64::try_from(number).expect("few");
     world.clock.set_ms(NOW_MS + minutes * MINUTE_MS);
-    world.ingest(&plays(number * OF_RUN, OF_RUN)).await;
+    world
+        .ingest(&plays(number * EVENTS_PER_RUN, EVENTS_PER_RUN))
+        .await;
     world.catch_up().await;
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
@@ -49,14 +51,14 @@ async fn files(world: &World) -> Vec<String> {
 }
 
 /// Listed files of at most one run, and compacted ones.
-async fn listed(world: &World) -> (Vec<String>, Vec<String>) {
+async fn listed_files(world: &World) -> (Vec<String>, Vec<String>) {
     let version = archive_version(&world.stores.archive).await;
     let files = version["files"].as_array().expect("files").iter();
     let (single, compacted): (Vec<_>, Vec<_>) = files.partition(|file| {
         let days = file["days"].as_object().expect("days").values();
         days.map(|day| day["rows"].as_u64().expect("rows"))
             .sum::<u64>()
-            <= OF_RUN
+            <= EVENTS_PER_RUN
     });
     let paths = |files: Vec<&serde_json::Value>| {
         let paths = files.into_iter().map(|file| file["path"].as_str());
@@ -66,57 +68,60 @@ async fn listed(world: &World) -> (Vec<String>, Vec<String>) {
 }
 
 /// The number of files in the archive, of listed files of one run, and of listed compacted files.
-async fn counts(world: &World) -> (usize, usize, usize) {
-    let (single, compacted) = listed(world).await;
+async fn file_counts(world: &World) -> (usize, usize, usize) {
+    let (single, compacted) = listed_files(world).await;
     (files(world).await.len(), single.len(), compacted.len())
 }
 
-/// Every event is once in what is computed from the files alone.
-async fn everything_is_there(world: &World, runs: u64) {
+/// Each event occurs once in the results of the files alone.
+async fn check_every_event(world: &World, runs: u64) {
     let request = RunRequest {
         full: true,
         ..RunRequest::default()
     };
     let report = world.run(&request).await.expect("a run");
-    assert_eq!((report.rows_read, report.duplicates), (runs * OF_RUN, 0));
+    assert_eq!(
+        (report.rows_read, report.duplicates),
+        (runs * EVENTS_PER_RUN, 0)
+    );
     assert_eq!(report.rows_written, 0, "{report:#?}");
-    all_is_right(world).await;
+    assert_main_views_match(world).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_runs_leave_few_files_and_every_event() {
+async fn compaction_leaves_few_files_and_every_event() {
     let world = installation().await;
     let (mut most, mut merged) = (0, BTreeSet::new());
     for number in 0..26 {
         run_a_minute_later(&world, number).await;
         most = most.max(files(&world).await.len());
-        merged.extend(listed(&world).await.1);
+        merged.extend(listed_files(&world).await.1);
     }
-    assert!(merged.len() > 2, "merged, and merged again: {merged:?}");
+    assert!(merged.len() > 2, "compacted once only: {merged:?}");
     assert!((10..26).contains(&most), "{most} files at some time");
-    everything_is_there(&world, 26).await;
-    // What others stand for goes with a run that comes later.
+    check_every_event(&world, 26).await;
+    // A later run deletes the replaced files.
     world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
     world.run(&RunRequest::default()).await.expect("a run");
-    let (all, single, merged) = counts(&world).await;
+    let (all, single, merged) = file_counts(&world).await;
     assert!(
         single <= 12 && (1..6).contains(&merged),
         "{single}, {merged}"
     );
     assert_eq!(all, single + merged);
-    everything_is_there(&world, 26).await;
+    check_every_event(&world, 26).await;
     let stored = world.batch().check_archive(Source::Plays).await;
-    assert_eq!(stored.expect("an archive"), (all, 26 * OF_RUN));
+    assert_eq!(stored.expect("an archive"), (all, 26 * EVENTS_PER_RUN));
 
-    // An event that lies in a merged file comes once more, and is known.
+    // A repeated event that is in a compacted file is a duplicate.
     world.ingest(&plays(5, 3)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    all_is_right(&world).await;
+    assert_main_views_match(&world).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_back_or_was_left_counts_once() {
+async fn restored_and_leftover_files_count_once() {
     let world = installation().await;
     let archive = &world.stores.archive;
     for number in 0..9 {
@@ -127,13 +132,14 @@ async fn what_comes_back_or_was_left_counts_once() {
         let bytes = archive.get(&path).await.expect("reading").expect("a file");
         copy.push((path, bytes));
     }
-    assert_eq!(counts(&world).await, (9, 9, 0));
+    assert_eq!(file_counts(&world).await, (9, 9, 0));
     for number in 9..20 {
         run_a_minute_later(&world, number).await;
     }
-    let (_, single, merged) = counts(&world).await;
+    let (_, single, merged) = file_counts(&world).await;
     assert!(single < 20 && merged > 0, "{single}, {merged}");
-    // Older versions and their files are restored from a copy beside the newer ones; and a writer died.
+    // Older versions and their files are restored from a copy beside the newer ones, and a writer
+    // has died.
     for (path, bytes) in copy {
         archive.put(&path, bytes).await.expect("writing");
     }
@@ -141,50 +147,53 @@ async fn what_comes_back_or_was_left_counts_once() {
     let number = version["number"].as_u64().expect("a number");
     let left = format!("archive/plays/files/{:010}-left.parquet", number + 1);
     archive.put(&left, "left".into()).await.expect("writing");
-    everything_is_there(&world, 20).await;
+    check_every_event(&world, 20).await;
     for number in 20..28 {
         run_a_minute_later(&world, number).await;
     }
     world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
-    everything_is_there(&world, 28).await;
-    let (all, single, merged) = counts(&world).await;
+    check_every_event(&world, 28).await;
+    let (all, single, merged) = file_counts(&world).await;
     assert!(single <= 12 && all == single + merged, "{all}, {single}");
     assert!(!files(&world).await.contains(&left));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merged_file_that_is_lost_is_made_anew() {
+async fn a_lost_compacted_file_is_rebuilt() {
     let world = installation().await;
     for number in 0..12 {
         run_a_minute_later(&world, number).await;
     }
-    let (_, merged) = listed(&world).await;
-    let lost = merged.first().expect("a merged file");
+    let (_, merged) = listed_files(&world).await;
+    let lost = merged.first().expect("a compacted file");
     let archive = &world.stores.archive;
     archive.delete(lost).await.expect("deleting");
-    let (before, _, _) = counts(&world).await;
-    // What it stands for is not deleted without it.
+    let (before, _, _) = file_counts(&world).await;
+    // The replaced files are not deleted without the compacted one.
     world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
     let report = world.run(&RunRequest::default()).await.expect("a run");
     let warnings = report.warnings.concat();
     assert!(warnings.contains(lost), "{warnings}");
-    assert_eq!(counts(&world).await.0, before);
-    let error = restore(&world, &of("plays_detail")).await;
-    let error = error.expect_err("a file is missing").to_string();
+    assert_eq!(file_counts(&world).await.0, before);
+    let error = restore(&world, &request_for("plays_detail")).await;
+    let error = error.expect_err("a missing file").to_string();
     assert!(error.contains(lost), "{error}");
-    let made = restore(&world, &applied("plays_detail")).await;
-    made.expect("made anew");
-    everything_is_there(&world, 12).await;
-    assert!(counts(&world).await.0 < before, "now they went");
+    let made = restore(&world, &applying_request("plays_detail")).await;
+    made.expect("a rebuilt file");
+    check_every_event(&world, 12).await;
+    assert!(
+        file_counts(&world).await.0 < before,
+        "the replaced files were not deleted"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_erased_is_in_no_file_that_waits() {
+async fn no_replaced_file_contains_an_erased_person() {
     let world = installation().await;
     for number in 0..12 {
         run_a_minute_later(&world, number).await;
     }
-    assert!(counts(&world).await.2 > 0, "files were merged");
+    assert!(file_counts(&world).await.2 > 0, "no files were compacted");
     let person = Person {
         kind: PersonKind::Listener,
         id: LISTENER,
@@ -194,18 +203,18 @@ async fn who_is_erased_is_in_no_file_that_waits() {
         receipts.iter().all(batch::Receipt::is_clean),
         "{receipts:#?}"
     );
-    // A file that was written before is merged with others, and none of them has anybody of the erased.
+    // An existing file is compacted with others, and none of them contains an erased person.
     for number in 12..24 {
         run_a_minute_later(&world, number).await;
     }
-    all_is_right(&world).await;
+    assert_main_views_match(&world).await;
     let found = world.eraser().verify(&[person]).await.expect("a search");
     let found: Vec<_> = found.into_iter().flat_map(|(_, found)| found).collect();
     assert!(found.is_empty(), "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archiver_that_follows_goes_on_over_merged_files() {
+async fn an_archiver_with_an_old_listing_handles_compacted_files() {
     let world = installation().await;
     let stop = CancellationToken::new();
     let (batch, until) = (world.batch(), stop.clone());
@@ -214,16 +223,18 @@ async fn an_archiver_that_follows_goes_on_over_merged_files() {
         for number in 0..20 {
             run_a_minute_later(&world, number).await;
         }
-        // The archiver still believes in what it read at the beginning.
+        // The archiver still uses its initial listing.
         world.clock.set_ms(NOW_MS + 100 * MINUTE_MS);
         world.run(&RunRequest::default()).await.expect("a run");
-        let (_, single, merged) = counts(&world).await;
+        let (_, single, merged) = file_counts(&world).await;
         assert!(single < 20 && merged > 0, "{single}, {merged}");
-        world.ingest(&plays(20 * OF_RUN, OF_RUN)).await;
+        world
+            .ingest(&plays(20 * EVENTS_PER_RUN, EVENTS_PER_RUN))
+            .await;
         let before = files(&world).await;
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         while files(&world).await == before {
-            assert!(begun.elapsed().as_secs() < 60, "nothing is archived");
+            assert!(started.elapsed().as_secs() < 60, "no record was archived");
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
         stop.cancel();
@@ -232,5 +243,5 @@ async fn an_archiver_that_follows_goes_on_over_merged_files() {
     report.expect("archiving");
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    everything_is_there(&world, 21).await;
+    check_every_event(&world, 21).await;
 }

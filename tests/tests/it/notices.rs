@@ -1,4 +1,4 @@
-//! Notices of capacities reach the log and a webhook, whatever the webhook does, each once.
+//! Notices about capacities reach the log and a webhook once each, even if the webhook fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,48 +12,50 @@ use stores::log::LogRead;
 use stores::notices::CAPACITY_NOTICES;
 use stores::webhook::{NoticesOptions, Webhook};
 use tests::http::Client;
-use tests::listener::{Listener, Post, Reply};
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Process, Server, done};
 use tests::servers::Addresses;
 use tests::topic::messages;
+use tests::webhook_receiver::{Post, Reply, WebhookReceiver};
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
 pub(super) const SECRET: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
-const BEFORE: &str = "whsec_IB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgE=";
+const SENT_BEFORE: &str = "whsec_IB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgE=";
 const APPLICATION: &str = "/api/v1/applications/7";
 
 fn notices(url: &str) -> String {
     format!(
-        "[notices]\nwebhook_url = \"{url}\"\nwebhook_secret = \"{SECRET}\"\nwebhook_secret_before = \"{BEFORE}\"\nrequest_timeout_ms = 5000\nretry_max_ms = 1000\n"
+        "[notices]\nwebhook_url = \"{url}\"\nwebhook_secret = \"{SECRET}\"\nwebhook_secret_before = \"{SENT_BEFORE}\"\nrequest_timeout_ms = 5000\nretry_max_ms = 1000\n"
     )
 }
 
 #[test]
 fn notices_reach_a_webhook_embedded() {
-    let listener = Listener::new(&[]);
-    let place = Place::embedded();
-    std::fs::create_dir_all(place.data()).expect("a folder");
-    std::fs::write(place.data().join(CONFIG), notices(&listener.url)).expect("a configuration");
-    reach(&place, &listener, 1);
+    let listener = WebhookReceiver::new(&[]);
+    let installation = Installation::embedded();
+    std::fs::create_dir_all(installation.data()).expect("a folder");
+    std::fs::write(installation.data().join(CONFIG), notices(&listener.url))
+        .expect("a configuration");
+    deliver_notices(&installation, &listener, 1);
 }
 
 #[test]
 fn notices_reach_a_webhook_on_servers() {
-    let listener = Listener::new(&[]);
+    let listener = WebhookReceiver::new(&[]);
     let more = notices(&listener.url);
-    let place = Place::on_these(&Addresses::default(), &more);
-    reach(&place, &listener, 2);
+    let installation = Installation::with_addresses(&Addresses::default(), &more);
+    deliver_notices(&installation, &listener, 2);
 }
 
-/// With a webhook that refuses, hangs up, hangs and leads elsewhere at first, and so many speed layers.
-fn reach(place: &Place, listener: &Listener, processes: usize) {
+/// With a webhook that at first refuses, hangs up, hangs and redirects, and `processes` speed
+/// layers.
+fn deliver_notices(installation: &Installation, listener: &WebhookReceiver, processes: usize) {
     let row = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": 10}).to_string();
-    place.ingest("applications", &row);
-    let start = |_| Process::start(place.data(), &["speed"]);
+    installation.ingest("applications", &row);
+    let start = |_| Process::start(installation.data(), &["speed"]);
     let layers: Vec<Process> = (0..processes).map(start).collect();
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     let client = &server.client;
     let faults = [
         Reply::Status(500),
@@ -69,15 +71,15 @@ fn reach(place: &Place, listener: &Listener, processes: usize) {
     let posts = listener.wait_for(faults.len() + 3);
     let numbers = ["threshold_percent", "connected_athletes"];
     let numbers = |post: &Post| numbers.map(|name| post.json()[name].as_i64().expect("a number"));
-    let mut taken: Vec<_> = posts
+    let mut deliveries: Vec<_> = posts
         .iter()
         .filter(|post| post.is_taken())
         .map(numbers)
         .collect();
-    taken.sort_unstable();
-    assert_eq!(taken, [[80, 8], [90, 9], [100, 10]]);
+    deliveries.sort_unstable();
+    assert_eq!(deliveries, [[80, 8], [90, 9], [100, 10]]);
 
-    // Who comes and goes under the same capacity is no news; another capacity is.
+    // Athletes who come and go under the same capacity cause no notice; another capacity does.
     assert_eq!(
         client.delete(&format!("{APPLICATION}/authorizations/10")).0,
         204
@@ -93,22 +95,22 @@ fn reach(place: &Place, listener: &Listener, processes: usize) {
     listener.reply(&[Reply::Status(410)]);
     capacity(10);
     let _all = listener.wait_for(faults.len() + 7);
-    let shown = settled(client, 7);
+    let shown = wait_settled(client, 7);
     let failed: Vec<&Value> = shown.iter().filter(|n| !n["failed_at"].is_null()).collect();
     assert_eq!(failed.len(), 1, "{shown:?}");
-    let why = failed[0]["error"].as_str().expect("why");
+    let why = failed[0]["error"].as_str().expect("a reason");
     assert!(why.contains("410") && failed[0]["tries"] == 1, "{why}");
     for layer in layers {
-        let (succeeded, said) = layer.end();
-        assert!(succeeded, "{said:?}");
-        assert!(!said.concat().contains("sesame"), "{said:?}");
+        let (succeeded, message) = layer.end();
+        assert!(succeeded, "{message:?}");
+        assert!(!message.concat().contains("sesame"), "{message:?}");
     }
-    done(place.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
     let posts = listener.posts();
     assert_eq!(posts.len(), faults.len() + 7, "{posts:?}");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let log = runtime.block_on(async { logged(&*place.world().await.stores.log).await });
-    equal_to_log(&posts, &log, 7);
+    let log = runtime.block_on(async { logged(&*installation.world().await.stores.log).await });
+    assert_equal_to_log(&posts, &log, 7);
 }
 
 fn connect(client: &Client, athlete: i64) -> u16 {
@@ -117,8 +119,8 @@ fn connect(client: &Client, athlete: i64) -> u16 {
     client.post(&path, body.as_bytes()).0
 }
 
-/// The notices, once they are so many and each is delivered or given up.
-fn settled(client: &Client, count: usize) -> Vec<Value> {
+/// The notices, once there are `count` and each is delivered or given up.
+fn wait_settled(client: &Client, count: usize) -> Vec<Value> {
     for _ in 0..2_400 {
         let shown = client.json(&format!("{APPLICATION}/capacity-notices"));
         let shown = shown["notices"].as_array().expect("notices").clone();
@@ -135,8 +137,9 @@ fn settled(client: &Client, count: usize) -> Vec<Value> {
     panic!("notices are not settled");
 }
 
-/// Every post is signed and says what the log says under its id; in the log there are so many, each once.
-fn equal_to_log(posts: &[Post], log: &[Value], count: usize) {
+/// Every request is signed and equals the log's notice with its id. The log has `count` notices,
+/// each once.
+fn assert_equal_to_log(posts: &[Post], log: &[Value], count: usize) {
     let by_id = |value: &Value| {
         (
             value["id"].as_str().expect("an id").to_owned(),
@@ -145,16 +148,22 @@ fn equal_to_log(posts: &[Post], log: &[Value], count: usize) {
     };
     let ids: BTreeMap<String, Value> = log.iter().map(by_id).collect();
     assert_eq!((ids.len(), log.len()), (count, count), "{log:?}");
-    let mut taken = BTreeMap::new();
+    let mut deliveries = BTreeMap::new();
     for post in posts {
-        assert!(post.is_signed(SECRET) && post.is_signed(BEFORE), "{post:?}");
+        assert!(
+            post.is_signed(SECRET) && post.is_signed(SENT_BEFORE),
+            "{post:?}"
+        );
         assert_eq!(ids.get(post.id()), Some(&post.json()));
         assert_eq!(post.json()["type"], "capacity.threshold");
         assert_eq!(post.json()["application_id"], 7);
         assert_eq!(post.json()["name"], "Pacer");
-        *taken.entry(post.id().to_owned()).or_insert(0) += usize::from(post.is_taken());
+        *deliveries.entry(post.id().to_owned()).or_insert(0) += usize::from(post.is_taken());
     }
-    assert!(taken.values().all(|taken| *taken <= 1), "{taken:?}");
+    assert!(
+        deliveries.values().all(|deliveries| *deliveries <= 1),
+        "{deliveries:?}"
+    );
 }
 
 async fn logged(log: &dyn LogRead) -> Vec<Value> {
@@ -166,19 +175,20 @@ async fn logged(log: &dyn LogRead) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_between_post_and_mark_delivers_once_more_embedded() {
-    crash(World::new().await).await;
+async fn a_crash_after_delivery_delivers_again_embedded() {
+    crash_after_claim(World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_between_post_and_mark_delivers_once_more_on_servers() {
-    crash(World::on_servers().await).await;
+async fn a_crash_after_delivery_delivers_again_on_servers() {
+    crash_after_claim(World::on_servers().await).await;
 }
 
-/// Whoever has claimed a notice and is gone keeps it until the claim ends; then it goes out under the same id.
+/// A process that claimed a notice and died keeps it until the claim expires; then the notice is
+/// delivered under the same id.
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn crash(mut world: World) {
-    let listener = Listener::new(&[Reply::Hang; 3]);
+async fn crash_after_claim(mut world: World) {
+    let listener = WebhookReceiver::new(&[Reply::Hang; 3]);
     let options = NoticesOptions {
         webhook_url: Secret::from(listener.url.clone()),
         webhook_secret: Secret::from(SECRET.to_owned()),
@@ -193,8 +203,8 @@ async fn crash(mut world: World) {
     world
         .ingest_into(Source::Applications, &[row.to_string()])
         .await;
-    let canon = Arc::clone(&world.stores.entities);
-    canon
+    let entity_store = Arc::clone(&world.stores.entities);
+    entity_store
         .authorize(7, 1, world.clock.now_ms())
         .await
         .expect("connecting");
@@ -212,7 +222,7 @@ async fn crash(mut world: World) {
         world.clock.set_ms(world.clock.now_ms() + later_ms);
         let done = speed.run(true, CancellationToken::new()).await;
         done.expect("catching up");
-        let waiting = canon.pending_notices(world.clock.now_ms()).await;
+        let waiting = entity_store.pending_notices(world.clock.now_ms()).await;
         let waiting = waiting.expect("the store");
         (listener.posts().len(), waiting.all)
     };
@@ -228,22 +238,25 @@ async fn crash(mut world: World) {
     assert!(
         posts
             .iter()
-            .all(|post| post.is_signed(SECRET) && !post.is_signed(BEFORE))
+            .all(|post| post.is_signed(SECRET) && !post.is_signed(SENT_BEFORE))
     );
 
-    // What is older than delivery may take is given up, and is in the log all the same.
+    // A notice that is older than the delivery limit is given up, but is in the log.
     listener.reply(&[Reply::Status(500); 9]);
     let by = stores::admin::AuditContext {
         actor: "me".to_owned(),
         reason: None,
     };
     let change = stores::admin::ApplicationChange::capacity(0);
-    canon
+    entity_store
         .change_application(7, change, &by, world.clock.now_ms())
         .await
         .expect("changing");
     assert_eq!(again(3 * 86_400_000).await, (7, 0));
-    let last = canon.notices(None, None, 1).await.expect("the store");
+    let last = entity_store
+        .notices(None, None, 1)
+        .await
+        .expect("the store");
     assert!(
         last[0].failed_at_ms.is_some() && last[0].last_error.is_some(),
         "{last:?}"

@@ -1,5 +1,4 @@
-//! Series without a beginning or an end: they reach as far as the events that they are about, whatever
-//! other events there are.
+//! Series without a start or an end: they cover only their own events.
 
 use batch::RunRequest;
 use serde_json::{Value, json};
@@ -27,35 +26,40 @@ async fn points(served: &Served, path: &str) -> Vec<(String, i64)> {
 
 async fn check(served: &Served) {
     let day = |at: &str, count| vec![(at.to_owned(), count)];
-    for of in ["owner_id=7", "track_id=7", "owner_id=7&track_id=7"] {
-        // Two filters, of which no roll-up but the detail has both, too.
+    for filter_text in ["owner_id=7", "track_id=7", "owner_id=7&track_id=7"] {
+        // The same with two filters that only the detail view has both of.
         for filter in ["country=DE", "listener_id=1", "country=DE&listener_id=1"] {
-            let of = format!("{of}&{filter}");
+            let filter_text = format!("{filter_text}&{filter}");
             assert_eq!(
-                points(served, &format!("series?{of}")).await,
+                points(served, &format!("series?{filter_text}")).await,
                 day("2026-03-01T00:00:00Z", 1)
             );
             assert_eq!(
                 points(
                     served,
-                    &format!("series?{of}&interval=month&tz=Asia/Kolkata")
+                    &format!("series?{filter_text}&interval=month&tz=Asia/Kolkata")
                 )
                 .await,
                 day("2026-02-28T18:30:00Z", 1)
             );
             assert_eq!(
-                points(served, &format!("uniques/series?{of}&interval=day")).await,
+                points(
+                    served,
+                    &format!("uniques/series?{filter_text}&interval=day")
+                )
+                .await,
                 day("2026-03-01T00:00:00Z", 1)
             );
         }
-        let nothing = format!("series?{of}&country=FR");
+        let nothing = format!("series?{filter_text}&country=FR");
         assert_eq!(points(served, &nothing).await, []);
     }
 }
 
-/// Events whose clocks were wrong by a century are nothing that a chart of others shows or fails for.
+/// Events with clocks that are wrong by a century neither appear in the chart of others nor make it
+/// fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_that_are_filtered_out_stretch_nothing() {
+async fn filtered_out_events_do_not_extend_a_series() {
     let world = World::new().await;
     let served = world.serve().await;
     let lines = [

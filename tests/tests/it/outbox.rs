@@ -1,4 +1,4 @@
-//! From the outbox of the canonical store into the log, and what the speed layer reads again.
+//! From the outbox of the entity store into the log, and what the speed layer reads for them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use stores::{Error, Result};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
-/// A log that does not answer the first so many times when something is appended.
+/// A log whose first appends fail.
 #[derive(Debug)]
-struct Unavailable {
+struct FailingLog {
     log: Arc<dyn LogWrite>,
     times: AtomicUsize,
 }
 
-impl Unavailable {
+impl FailingLog {
     fn times(world: &World, times: usize) -> Arc<Self> {
         Arc::new(Self {
             log: Arc::clone(&world.stores.log) as _,
@@ -35,7 +35,7 @@ impl Unavailable {
 }
 
 #[async_trait::async_trait]
-impl LogWrite for Unavailable {
+impl LogWrite for FailingLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         self.log.ensure_topic(topic, partitions).await
     }
@@ -51,7 +51,7 @@ impl LogWrite for Unavailable {
         if self.times.fetch_update(set, get, fewer).is_ok() {
             return Err(Error::Unavailable {
                 what: "appending".to_owned(),
-                why: "nobody answers".to_owned(),
+                why: "the log is unavailable".to_owned(),
             });
         }
         self.log.append(topic, groups, logged_at_ms).await
@@ -67,8 +67,8 @@ fn effort(id: i64, segment_id: i64, athlete_id: i64) -> String {
 }
 
 fn relay(world: &World, log: Arc<dyn LogWrite>) -> OutboxRelay {
-    let canon = Arc::clone(&world.stores.entities) as _;
-    OutboxRelay::new(canon, log, Arc::clone(&world.clock) as _, PARTITIONS)
+    let entity_store = Arc::clone(&world.stores.entities) as _;
+    OutboxRelay::new(entity_store, log, Arc::clone(&world.clock) as _, PARTITIONS)
 }
 
 async fn intake(world: &World, log: Arc<dyn LogWrite>, source: Source) -> Intake {
@@ -82,21 +82,21 @@ async fn intake(world: &World, log: Arc<dyn LogWrite>, source: Source) -> Intake
     intake.expect("an intake")
 }
 
-/// Commits rows, and tells nobody.
+/// Commits rows without publishing their notifications.
 async fn commit(world: &World, source: Source, lines: &[String], now_ms: i64) {
     let rows = lines.iter().map(|line| parse(source, line.as_bytes()));
     let rows: Vec<_> = rows.collect::<Result<_, _>>().expect("rows");
-    let canon = &world.stores.entities;
-    canon.apply(&rows, now_ms).await.expect("applying");
+    let entity_store = &world.stores.entities;
+    entity_store.apply(&rows, now_ms).await.expect("applying");
 }
 
-async fn waiting(world: &World, source: Source) -> u64 {
-    let waiting = world.stores.entities.outbox_status(source).await;
-    waiting.expect("the outbox").notifications
+async fn pending_count(world: &World, source: Source) -> u64 {
+    let pending_count = world.stores.entities.outbox_status(source).await;
+    pending_count.expect("the outbox").notifications
 }
 
-/// The groups that the log of a source tells of, and how many notifications there are.
-async fn told(world: &World, source: Source) -> (BTreeSet<Group>, usize) {
+/// The groups in the log of a source, and the number of notifications.
+async fn published(world: &World, source: Source) -> (BTreeSet<Group>, usize) {
     let (mut groups, mut count) = (BTreeSet::new(), 0);
     let log = &world.stores.log;
     let spans = log.spans(source.topic()).await.expect("the log");
@@ -119,10 +119,10 @@ async fn told(world: &World, source: Source) -> (BTreeSet<Group>, usize) {
     (groups, count)
 }
 
-/// What a change touches may be more than is told at once, and an outbox may hold more than is read
-/// at once.
+/// A change may affect more groups than one publish covers, and an outbox may hold more than one
+/// read returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_is_told_however_much() {
+async fn every_notification_is_published() {
     let segments = i64::try_from(NOTIFICATIONS_MAX + relay::OUTBOX_BATCH + 5).expect("small");
     let world = World::new().await;
     let lines: Vec<String> = (0..segments).map(|n| effort(n, n, 7)).collect();
@@ -132,77 +132,89 @@ async fn everything_is_told_however_much() {
     let newest = world.stores.entities.outbox_status(Source::Efforts).await;
     let newest = newest.expect("the outbox").newest;
     let relay = relay(&world, Arc::clone(&log));
-    let go_on = CancellationToken::new();
-    let sent = relay.drain(Source::Efforts, newest, &go_on).await;
+    let never_stop = CancellationToken::new();
+    let sent = relay.drain(Source::Efforts, newest, &never_stop).await;
     assert_eq!(sent.expect("sending"), all.len() as u64);
-    assert!(told(&world, Source::Efforts).await == (all.clone(), all.len()));
-    assert_eq!(waiting(&world, Source::Efforts).await, 0);
+    assert!(published(&world, Source::Efforts).await == (all.clone(), all.len()));
+    assert_eq!(pending_count(&world, Source::Efforts).await, 0);
 
     let line = br#"{"id":7,"gender":"F"}"#;
     let athletes = intake(&world, log, Source::Athletes).await;
-    let taken = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
-    assert_eq!(taken.expect("taking").accepted, 1);
-    let again = told(&world, Source::Efforts).await;
+    let ingested = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
+    assert_eq!(ingested.expect("ingesting").accepted, 1);
+    let again = published(&world, Source::Efforts).await;
     assert!(again == (all.clone(), 2 * all.len()));
-    assert_eq!(waiting(&world, Source::Efforts).await, 0);
+    assert_eq!(pending_count(&world, Source::Efforts).await, 0);
 
-    // Who is told to stop leaves the rest for the speed layer.
+    // A cancelled publisher leaves the rest for the speed layer.
     let stop = CancellationToken::new();
     stop.cancel();
     let line = br#"{"id":7,"gender":"M"}"#;
     let athletes = athletes.with_stop(stop);
-    let taken = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
-    assert_eq!(taken.expect("taking").accepted, 1);
+    let ingested = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
+    assert_eq!(ingested.expect("ingesting").accepted, 1);
     let left = all.len() - NOTIFICATIONS_MAX;
-    assert_eq!(waiting(&world, Source::Efforts).await, left as u64);
+    assert_eq!(pending_count(&world, Source::Efforts).await, left as u64);
 }
 
-/// What could not be appended stays, and goes with what is sent next.
+/// Notifications that could not be appended stay, and are published with the next ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_fails_once_loses_nothing() {
+async fn a_failed_append_loses_nothing() {
     let world = World::new().await;
-    let log = Unavailable::times(&world, 1);
+    let log = FailingLog::times(&world, 1);
     let efforts = intake(&world, Arc::clone(&log) as _, Source::Efforts).await;
     let line = effort(1, 2, 3);
     let checked = efforts.check("f", [(1, line.as_bytes())].into_iter());
-    let failed = efforts.write(checked).await.expect_err("nobody answers");
-    assert!(failed.to_string().contains("nobody answers"), "{failed}");
-    assert_eq!(waiting(&world, Source::Efforts).await, 1);
+    let failed = efforts
+        .write(checked)
+        .await
+        .expect_err("an unreachable server");
+    assert!(
+        failed.to_string().contains("the log is unavailable"),
+        "{failed}"
+    );
+    assert_eq!(pending_count(&world, Source::Efforts).await, 1);
 
-    // Each source's notifications are its own.
-    let of_other = json!({
+    // Each source has its own notifications.
+    let other_source = json!({
         "id": 1, "application_id": 5, "athlete_id": 3, "created_at": "2026-03-01T10:00:00Z",
     });
     commit(
         &world,
         Source::Authorizations,
-        &[of_other.to_string()],
+        &[other_source.to_string()],
         NOW_MS,
     )
     .await;
     let relay = relay(&world, log);
-    let go_on = CancellationToken::new();
-    let sent = relay.drain(Source::Efforts, i64::MAX, &go_on).await;
+    let never_stop = CancellationToken::new();
+    let sent = relay.drain(Source::Efforts, i64::MAX, &never_stop).await;
     assert_eq!(sent.expect("sending"), 1);
     let group = Group { key: 2, member: 3 };
-    assert_eq!(told(&world, Source::Efforts).await, ([group].into(), 1));
-    assert_eq!(waiting(&world, Source::Authorizations).await, 1);
+    assert_eq!(
+        published(&world, Source::Efforts).await,
+        ([group].into(), 1)
+    );
+    assert_eq!(pending_count(&world, Source::Authorizations).await, 1);
     let report = world.catch_up_on(Source::Authorizations).await;
     assert_eq!(
-        (report.events, waiting(&world, Source::Authorizations).await),
+        (
+            report.events,
+            pending_count(&world, Source::Authorizations).await
+        ),
         (1, 0)
     );
 }
 
-/// A stamp from a clock that is ahead holds nothing up.
+/// A timestamp from a clock that is ahead delays nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stamps_in_the_future_do_not_wait() {
+async fn future_timestamps_delay_nothing() {
     let world = World::new().await;
     let ahead_ms = NOW_MS + 86_400_000;
     commit(&world, Source::Efforts, &[effort(1, 2, 3)], ahead_ms).await;
     let report = world.catch_up_on(Source::Efforts).await;
     assert_eq!(
-        (report.events, waiting(&world, Source::Efforts).await),
+        (report.events, pending_count(&world, Source::Efforts).await),
         (1, 0)
     );
 
@@ -212,26 +224,26 @@ async fn stamps_in_the_future_do_not_wait() {
         CancellationToken::new(),
     );
     let running = speed.run(false, stop.clone());
-    let told = async {
-        while waiting(&world, Source::Efforts).await > 0 {
+    let published = async {
+        while pending_count(&world, Source::Efforts).await > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         stop.cancel();
     };
-    let both = async { tokio::join!(running, told) };
+    let both = async { tokio::join!(running, published) };
     let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
-    ended.expect("it is told").0.expect("speed");
+    ended.expect("a published notification").0.expect("speed");
 }
 
-/// Records that are in the log are counted, also while what was left can't be sent.
+/// Records in the log are processed, even if the remaining notifications cannot be published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_sent_holds_nothing_up() {
+async fn unpublishable_notifications_delay_nothing() {
     let world = World::new().await;
     world.ingest_into(Source::Efforts, &[effort(1, 2, 3)]).await;
     commit(&world, Source::Efforts, &[effort(2, 4, 5)], NOW_MS).await;
-    let log = Unavailable::times(&world, usize::MAX);
+    let log = FailingLog::times(&world, usize::MAX);
     let speed = world
-        .speed_writing(Source::Efforts, Arc::clone(&log) as _)
+        .speed_with_log_writer(Source::Efforts, Arc::clone(&log) as _)
         .await;
     let stop = CancellationToken::new();
     let counted = |groups: usize| {
@@ -255,20 +267,20 @@ async fn what_cannot_be_sent_holds_nothing_up() {
     };
     let watched = async {
         counted(1).await;
-        assert_eq!(waiting(&world, Source::Efforts).await, 1);
+        assert_eq!(pending_count(&world, Source::Efforts).await, 1);
         log.times.store(1, Ordering::SeqCst);
         counted(2).await;
         stop.cancel();
     };
     let both = async { tokio::join!(speed.run(false, stop.clone()), watched) };
     let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
-    ended.expect("both are counted").0.expect("speed");
-    assert_eq!(waiting(&world, Source::Efforts).await, 0);
+    ended.expect("two counts").0.expect("speed");
+    assert_eq!(pending_count(&world, Source::Efforts).await, 0);
 }
 
-/// However few rows are read at once, the boards are the same.
+/// The boards do not depend on the number of rows that are read at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_budget_of_rows_changes_no_board() {
+async fn a_row_budget_changes_no_board() {
     let lines: Vec<String> = (0..60).map(|id| effort(id, 1, id * id % 11)).collect();
     let mut answers = Vec::new();
     for rows_max in [100_000, 7, 1] {
@@ -277,7 +289,7 @@ async fn a_budget_of_rows_changes_no_board() {
         world.speed_options.groups_max = 10_000;
         world.speed_options.records_max = 10_000;
         world.ingest_into(Source::Efforts, &lines).await;
-        // Nobody's notification.
+        // A notification of an unknown row.
         let log = &world.stores.log;
         let records = NewRecords {
             partition: partition_of(b"1", PARTITIONS),

@@ -1,4 +1,4 @@
-//! The data folder is readable by its own user alone.
+//! Only the owning user can read the data folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tests::process::{Process, command, done, run, run_with_input};
 
-/// Everything under a folder that other users may read, write or enter, with its mode.
-fn open_to_others(path: &Path, found: &mut Vec<(PathBuf, u32)>, seen: &mut Vec<String>) {
+/// Finds paths below a folder that other users may read, write or enter, with their modes.
+fn find_accessible(path: &Path, found: &mut Vec<(PathBuf, u32)>, seen: &mut Vec<String>) {
     let about = fs::symlink_metadata(path).expect("a path");
     let mode = about.permissions().mode() & 0o777;
     seen.push(path.display().to_string());
@@ -17,13 +17,13 @@ fn open_to_others(path: &Path, found: &mut Vec<(PathBuf, u32)>, seen: &mut Vec<S
     }
     if about.is_dir() {
         for entry in fs::read_dir(path).expect("a folder") {
-            open_to_others(&entry.expect("an entry").path(), found, seen);
+            find_accessible(&entry.expect("an entry").path(), found, seen);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_else_reads_the_data_folder() {
+async fn other_users_cannot_read_the_data_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("new/data");
     let plays = |day: u32| {
@@ -44,10 +44,10 @@ async fn nobody_else_reads_the_data_folder() {
     done(&data, &["batch", "run"]);
     let erase = ["erase", "--listener", "7"];
     done(&data, &erase);
-    let up = Process::of(command(&data, &["up", "--listen", "127.0.0.1:0"]));
-    up.until_said("http://").await;
+    let up = Process::spawn(command(&data, &["up", "--listen", "127.0.0.1:0"]));
+    up.wait_for_output("http://").await;
     let (mut found, mut seen) = (Vec::new(), Vec::new());
-    open_to_others(&data, &mut found, &mut seen);
+    find_accessible(&data, &mut found, &mut seen);
     for part in [
         "canon.db-wal",
         "canon.db-shm",
@@ -63,12 +63,12 @@ async fn nobody_else_reads_the_data_folder() {
     }
     assert_eq!(found, []);
     drop(up);
-    let said = done(&data, &["check"]);
-    assert!(!said.contains("WARN"), "{said}");
+    let output = done(&data, &["check"]);
+    assert!(!output.contains("WARN"), "{output}");
     fs::set_permissions(&data, fs::Permissions::from_mode(0o750)).expect("a mode");
-    let said = done(&data, &["check"]);
-    let warning = said.lines().find(|line| line.starts_with("WARN"));
-    let warning = warning.unwrap_or_else(|| panic!("{said}"));
+    let output = done(&data, &["check"]);
+    let warning = output.lines().find(|line| line.starts_with("WARN"));
+    let warning = warning.unwrap_or_else(|| panic!("{output}"));
     assert!(
         warning.contains("mode 750") && warning.contains("chmod"),
         "{warning}"
@@ -76,15 +76,15 @@ async fn nobody_else_reads_the_data_folder() {
 }
 
 #[test]
-fn files_for_the_caller_keep_the_modes_of_the_caller() {
+fn output_files_have_the_umask_of_the_caller() {
     let folder = tempfile::tempdir().expect("a folder");
     let probe = folder.path().join("probe");
     fs::write(&probe, "x").expect("a file");
-    let made = folder.path().join("plays.jsonl");
+    let generated = folder.path().join("plays.jsonl");
     let args = ["generate", "plays", "--rows", "3", "--seed", "1", "-o"];
-    let args = [&args[..], &[made.to_str().expect("UTF-8")]].concat();
+    let args = [&args[..], &[generated.to_str().expect("UTF-8")]].concat();
     let output = run(&folder.path().join("data"), &args);
     assert!(output.status.success(), "{output:?}");
     let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode();
-    assert_eq!(mode(&made), mode(&probe));
+    assert_eq!(mode(&generated), mode(&probe));
 }

@@ -1,5 +1,5 @@
-//! The binary as processes on one data folder: killed at any moment, run side by side, and with the
-//! live store gone. Answers are compared with a recount of the raw log.
+//! Processes on one data folder: killed at random moments, run concurrently, and with live state
+//! lost. Responses are compared with a recount of the raw log.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
+use tests::play_queries::{PlayGenerator, check_random_query};
 use tests::process::{Process, Server, done, run};
-use tests::questions::{Traffic, ask_and_compare};
 use tests::world::World;
 
 const QUESTIONS: usize = 12;
 
 pub(crate) async fn compare(world: &World, client: &Client, rng: &mut SmallRng, questions: usize) {
     for _ in 0..questions {
-        ask_and_compare(world, client, rng).await;
+        check_random_query(world, client, rng).await;
     }
 }
 
@@ -26,8 +26,8 @@ fn write_lines(folder: &Path, name: &str, lines: &[String]) -> String {
     file.to_string_lossy().into_owned()
 }
 
-/// Ingests once in peace, so that the log and the slots are there.
-fn begin(data: &Path, traffic: &mut Traffic, count: usize) {
+/// Ingests and counts once, which creates the log and the partition states.
+fn begin(data: &Path, traffic: &mut PlayGenerator, count: usize) {
     let file = write_lines(
         data.parent().expect("a folder"),
         "first.jsonl",
@@ -37,42 +37,42 @@ fn begin(data: &Path, traffic: &mut Traffic, count: usize) {
     done(data, &["speed", "--until-caught-up"]);
 }
 
-/// Runs a batch once nobody else does: the lease of a run that was killed lasts a while on servers.
+/// Runs a batch, and retries while the lease of a killed run is still valid.
 async fn run_batch(data: &Path, more: &[&str]) {
     let args = [&["batch", "run"], more].concat();
     for _ in 0..120 {
         let output = run(data, &args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
             return;
         }
-        assert!(said.contains("a batch run is under way"), "{said}");
+        assert!(stderr.contains("a batch run is under way"), "{stderr}");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    panic!("the lease of a run that was killed does not end");
+    panic!("the lease of a killed run did not expire");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_anywhere_and_run_again_everything_is_exact() {
-    killed_anywhere(&Place::embedded()).await;
+async fn counts_are_exact_after_kills_at_random_moments() {
+    kill_processes(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_anywhere_and_run_again_everything_is_exact_on_servers() {
-    killed_anywhere(&Place::on_servers()).await;
+async fn counts_are_exact_after_kills_at_random_moments_on_servers() {
+    kill_processes(&Installation::on_servers()).await;
 }
 
-async fn killed_anywhere(place: &Place) {
-    let data = place.data();
+async fn kill_processes(installation: &Installation) {
+    let data = installation.data();
     let mut rng = SmallRng::seed_from_u64(7);
-    let mut traffic = Traffic::new(7);
+    let mut traffic = PlayGenerator::new(7);
     begin(data, &mut traffic, 300);
-    let world = place.world().await;
+    let world = installation.world().await;
     let server = Server::start(data, &[]);
     let mut killed = 0;
     for round in 0..16 {
         let file = write_lines(
-            place.folder(),
+            installation.folder(),
             &format!("{round}.jsonl"),
             &traffic.lines(200),
         );
@@ -111,20 +111,20 @@ async fn killed_anywhere(place: &Place) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_speed_workers_count_every_event_once() {
-    two_workers(&Place::embedded()).await;
+    two_workers(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_speed_workers_count_every_event_once_on_servers() {
-    two_workers(&Place::on_servers()).await;
+    two_workers(&Installation::on_servers()).await;
 }
 
-async fn two_workers(place: &Place) {
-    let data = place.data();
+async fn two_workers(installation: &Installation) {
+    let data = installation.data();
     let mut rng = SmallRng::seed_from_u64(8);
-    let mut traffic = Traffic::new(8);
+    let mut traffic = PlayGenerator::new(8);
     begin(data, &mut traffic, 50);
-    let world = place.world().await;
+    let world = installation.world().await;
     let server = Server::start(data, &[]);
     let both = [
         Process::start(data, &["speed"]),
@@ -132,7 +132,7 @@ async fn two_workers(place: &Place) {
     ];
     for round in 0..4 {
         let file = write_lines(
-            place.folder(),
+            installation.folder(),
             &format!("{round}.jsonl"),
             &traffic.lines(400),
         );
@@ -149,32 +149,32 @@ async fn two_workers(place: &Place) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn live_state_that_is_deleted_is_replayed() {
-    deleted_live_state(&Place::embedded()).await;
+async fn deleted_live_state_is_replayed() {
+    delete_live_state(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn live_state_that_is_deleted_is_replayed_on_servers() {
-    deleted_live_state(&Place::on_servers()).await;
+async fn deleted_live_state_is_replayed_on_servers() {
+    delete_live_state(&Installation::on_servers()).await;
 }
 
-async fn deleted_live_state(place: &Place) {
-    let data = place.data();
+async fn delete_live_state(installation: &Installation) {
+    let data = installation.data();
     let mut rng = SmallRng::seed_from_u64(9);
-    let mut traffic = Traffic::new(9);
+    let mut traffic = PlayGenerator::new(9);
     begin(data, &mut traffic, 300);
-    let world = place.world().await;
+    let world = installation.world().await;
     done(data, &["batch", "run"]);
-    let file = write_lines(place.folder(), "more.jsonl", &traffic.lines(300));
+    let file = write_lines(installation.folder(), "more.jsonl", &traffic.lines(300));
     done(data, &["ingest", "plays", &file]);
     done(data, &["speed", "--until-caught-up"]);
     let server = Server::start(data, &[]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
-    world.lose_live();
+    world.delete_live_state();
     done(data, &["speed", "--until-caught-up"]);
-    world.live_is_back();
+    world.mark_live_restored();
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
-    // Also the next run is exact, and knows that it has nothing to compare with.
+    // The next run is exact, too.
     let report = done(data, &["batch", "run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(report["epoch"], 2, "{report}");
@@ -182,31 +182,31 @@ async fn deleted_live_state(place: &Place) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_batch_run_at_once_is_refused() {
-    a_second_run(&Place::embedded()).await;
+async fn a_concurrent_batch_run_is_rejected() {
+    a_second_run(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_batch_run_at_once_is_refused_on_servers() {
-    a_second_run(&Place::on_servers()).await;
+async fn a_concurrent_batch_run_is_rejected_on_servers() {
+    a_second_run(&Installation::on_servers()).await;
 }
 
-async fn a_second_run(place: &Place) {
-    let data = place.data();
-    begin(data, &mut Traffic::new(1), 20);
-    let world = place.world().await;
-    let held = world
+async fn a_second_run(installation: &Installation) {
+    let data = installation.data();
+    begin(data, &mut PlayGenerator::new(1), 20);
+    let world = installation.world().await;
+    let lease = world
         .stores
         .leases
         .acquire("batch-plays", "the test")
         .await
         .expect("a lease");
-    assert!(held.is_ok());
+    assert!(lease.is_ok());
     let refused = run(data, &["batch", "run"]);
     assert_eq!(refused.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("the test"), "{said}");
-    assert_eq!(said.trim().lines().count(), 1, "{said}");
-    drop(held);
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(stderr.contains("the test"), "{stderr}");
+    assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
+    drop(lease);
     done(data, &["batch", "run"]);
 }

@@ -1,5 +1,5 @@
-//! Scheduled reconciliation, the history of comparisons, what other systems and queries say is expected, and corrections in
-//! explanations.
+//! Scheduled reconciliation, the history of comparisons, expected counts from HTTP services and
+//! queries, and corrections in explanations.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,7 +21,10 @@ use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use crate::restore::{applied, lived_in, of, one_row, restore, rows_of, these_are_right, write};
+use crate::restore::{
+    applying_request, assert_views_match, one_row, populate, request_for, restore, scan_view,
+    write_rows,
+};
 
 pub(crate) const VIEW: &str = "plays_owner_day_track";
 const HOUR_MS: u64 = 3_600_000;
@@ -36,20 +39,20 @@ pub(crate) async fn scheduled(world: &World, policy: Policy, apply_max: Option<u
                 apply: policy == Policy::Apply,
                 apply_max,
                 by: "schedule nightly".to_owned(),
-                ..of(VIEW)
+                ..request_for(VIEW)
             },
             intake: Arc::new(world.intake(Source::Plays).await),
         }],
     }
 }
 
-pub(crate) async fn reconcile(world: &World, of: &Scheduled, when: When) -> Reconciled {
+pub(crate) async fn reconcile(world: &World, schedule: &Scheduled, when: When) -> Reconciled {
     let stop = CancellationToken::new();
-    let done = world.batch().reconcile(of, when, (&(), &stop)).await;
+    let done = world.batch().reconcile(schedule, when, (&(), &stop)).await;
     done.expect("a reconciliation")
 }
 
-pub(crate) fn outcome_of(done: &Reconciled) -> (RestoreOutcome, u64) {
+pub(crate) fn outcome_and_alerts(done: &Reconciled) -> (RestoreOutcome, u64) {
     match done {
         Reconciled::Done {
             outcome, alerts, ..
@@ -58,12 +61,12 @@ pub(crate) fn outcome_of(done: &Reconciled) -> (RestoreOutcome, u64) {
     }
 }
 
-/// Somebody adds so much to a row by hand; its count before.
+/// Adds to the count of a stored row.
 pub(crate) async fn damage(world: &World, more: i64) {
     let table = world.catalog.job(VIEW).expect("the job").view().to_owned();
-    let page = rows_of(world, &table).await;
+    let page = scan_view(world, &table).await;
     let count = page.counts.value(0) + more;
-    write(world, &table, &one_row(&page, 0, Some(count))).await;
+    write_rows(world, &table, &one_row(&page, 0, Some(count))).await;
 }
 
 pub(crate) async fn history(world: &World) -> Vec<Value> {
@@ -75,22 +78,22 @@ pub(crate) async fn history(world: &World) -> Vec<Value> {
         .collect()
 }
 
-async fn a_policy_is_kept_to(world: &World) {
-    lived_in(world).await;
+async fn follow_policies(world: &World) {
+    populate(world).await;
     let report = scheduled(world, Policy::Report, None).await;
     let first = reconcile(world, &report, When::Due).await;
-    assert_eq!(outcome_of(&first), (RestoreOutcome::Right, 0));
+    assert_eq!(outcome_and_alerts(&first), (RestoreOutcome::Right, 0));
     let second = reconcile(world, &report, When::Due).await;
     assert!(matches!(second, Reconciled::NotDue { .. }), "{second:?}");
 
     damage(world, 5).await;
     let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_of(&found), (RestoreOutcome::Differs, 1));
+    assert_eq!(outcome_and_alerts(&found), (RestoreOutcome::Differs, 1));
     let again = reconcile(world, &report, When::Now).await;
     assert_eq!(
-        outcome_of(&again),
+        outcome_and_alerts(&again),
         (RestoreOutcome::Differs, 0),
-        "it is the same, so nobody is told again"
+        "the same differences cause no second alert"
     );
     let newest = &history(world).await[0];
     assert_eq!(newest["outcome"], "differs");
@@ -102,81 +105,84 @@ async fn a_policy_is_kept_to(world: &World) {
 
     let above = scheduled(world, Policy::Apply, Some(4)).await;
     let found = reconcile(world, &above, When::Now).await;
-    assert_eq!(outcome_of(&found), (RestoreOutcome::HeldBack, 1));
+    assert_eq!(outcome_and_alerts(&found), (RestoreOutcome::HeldBack, 1));
     let below = scheduled(world, Policy::Apply, Some(5)).await;
     let found = reconcile(world, &below, When::Now).await;
-    assert_eq!(outcome_of(&found), (RestoreOutcome::PutRight, 0));
-    these_are_right(world, &[VIEW]).await;
+    assert_eq!(outcome_and_alerts(&found), (RestoreOutcome::PutRight, 0));
+    assert_views_match(world, &[VIEW]).await;
     let newest = &history(world).await[1];
     assert_eq!(newest["outcome"], "put_right");
     assert_eq!(newest["restoration"], 1);
     assert_eq!(newest["schedule"], "nightly");
 
-    // They wait for the speed layer, which brings them into the log, each once.
+    // The speed layer publishes each pending alert once.
     world.catch_up().await;
     world.catch_up().await;
-    let told = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
-    let told = told.expect("a topic").into_iter().flatten();
-    let mut told: Vec<Value> = told.map(|(_, alert)| alert).collect();
-    told.sort_by_key(|alert| alert["id"].to_string());
-    let outcomes: Vec<&Value> = told.iter().map(|alert| &alert["outcome"]).collect();
-    assert_eq!(outcomes, ["differs", "held_back"], "{told:?}");
+    let alerts = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
+    let alerts = alerts.expect("a topic").into_iter().flatten();
+    let mut alerts: Vec<Value> = alerts.map(|(_, alert)| alert).collect();
+    alerts.sort_by_key(|alert| alert["id"].to_string());
+    let outcomes: Vec<&Value> = alerts.iter().map(|alert| &alert["outcome"]).collect();
+    assert_eq!(outcomes, ["differs", "held_back"], "{alerts:?}");
     assert!(
-        told.iter()
+        alerts
+            .iter()
             .all(|alert| alert["type"] == "reconciliation.alert")
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_policy_is_kept_to_embedded() {
-    a_policy_is_kept_to(&World::new().await).await;
+async fn policies_are_followed_embedded() {
+    follow_policies(&World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_policy_is_kept_to_on_servers() {
+async fn policies_are_followed_on_servers() {
     let world = World::on_servers().await;
-    a_policy_is_kept_to(&world).await;
+    follow_policies(&world).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_schedulers_one_passes() {
+async fn concurrent_schedulers_compare_once() {
     let world = World::new().await;
-    lived_in(&world).await;
-    let of = scheduled(&world, Policy::Report, None).await;
+    populate(&world).await;
+    let schedule = scheduled(&world, Policy::Report, None).await;
     let leases = &world.stores.leases;
-    let held = leases.acquire("reconcile-nightly", "somebody").await;
-    let held = held.expect("an answer").expect("the lease");
-    let passed = reconcile(&world, &of, When::Now).await;
+    let lease = leases.acquire("reconcile-nightly", "the test").await;
+    let lease = lease.expect("an answer").expect("the lease");
+    let passed = reconcile(&world, &schedule, When::Now).await;
     assert!(matches!(passed, Reconciled::Passed { .. }), "{passed:?}");
-    held.release().await;
+    lease.release().await;
     let (one, other) = tokio::join!(
-        reconcile(&world, &of, When::Due),
-        reconcile(&world, &of, When::Due)
+        reconcile(&world, &schedule, When::Due),
+        reconcile(&world, &schedule, When::Due)
     );
     let is_done = |done: &Reconciled| matches!(done, Reconciled::Done { .. });
     assert!(is_done(&one) != is_done(&other), "{one:?} {other:?}");
     assert_eq!(history(&world).await.len(), 1);
 }
 
-/// What is cut off after something was changed is said to be so by the next comparison.
+/// The next comparison marks an interrupted restoration as cut off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_cut_off_is_told() {
+async fn an_interrupted_restoration_is_recorded() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     damage(&world, 5).await;
-    restore(&world, &applied(VIEW)).await.expect("restoring");
+    restore(&world, &applying_request(VIEW))
+        .await
+        .expect("restoring");
     let records = &*world.stores.records;
     let all = reconciliations::list(records, Source::Plays, None, 1).await;
     let newest = all.expect("a history").remove(0);
     assert_eq!(newest.record["outcome"], "put_right");
-    // As the process that was killed would have left it.
+    // The state that a killed process leaves.
     let mut record = newest.record.clone();
     record["outcome"] = "applying".into();
     record["applied"] = Value::Null;
     reconciliations::replace(records, Source::Plays, newest.number, &record)
         .await
         .expect("replacing");
-    these_are_right(&world, &[VIEW]).await;
+    assert_views_match(&world, &[VIEW]).await;
     let all = history(&world).await;
     assert_eq!(
         (&all[0]["outcome"], &all[1]["outcome"]),
@@ -185,24 +191,25 @@ async fn what_is_cut_off_is_told() {
     assert_eq!(all[1]["restoration"], 1);
 }
 
-/// What ends a restoration in its run says which rows had been written anew before, and so does the history.
+/// An error in the run of a restoration names the rows that were rewritten before, as does the
+/// history.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_says_what_was_put_right_before() {
+async fn an_error_names_the_rows_repaired_before() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     damage(&world, 5).await;
-    crate::drift::falsify_one(&world, VIEW, 3).await;
+    crate::drift::add_to_live_row(&world, VIEW, 3).await;
     let stop = CancellationToken::new();
-    // The run that is to put live state right begins with this stage.
+    // The run that repairs live state begins with this stage.
     let cutting = cancel_at("seal", &stop);
     let intake = world.intake(Source::Plays).await;
     let batch = world.batch();
-    let request = applied(VIEW);
+    let request = applying_request(VIEW);
     let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
-    let told = cut.expect_err("it was cut off").to_string();
+    let error = cut.expect_err("it was cut off").to_string();
     assert!(
-        told.contains("1 row was rewritten") && told.contains("restoration 1"),
-        "{told}"
+        error.contains("1 row was rewritten") && error.contains("restoration 1"),
+        "{error}"
     );
     let newest = &history(&world).await[0];
     assert_eq!(
@@ -211,24 +218,30 @@ async fn an_error_says_what_was_put_right_before() {
         "{newest}"
     );
     assert_eq!(newest["applied"]["rows"], 1, "{newest}");
-    assert_eq!(newest["error"], told.as_str(), "{newest}");
-    restore(&world, &applied(VIEW)).await.expect("restoring");
-    these_are_right(&world, &[VIEW]).await;
+    assert_eq!(newest["error"], error.as_str(), "{newest}");
+    restore(&world, &applying_request(VIEW))
+        .await
+        .expect("restoring");
+    assert_views_match(&world, &[VIEW]).await;
 }
 
-/// A rewrite that was killed stays as it was recorded, and whoever compares next says that it was cut off.
+/// The record of a killed rewrite stays until the next comparison marks it as cut off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rewrite_that_was_killed_is_said_to_be() {
+async fn a_killed_rewrite_is_marked_as_cut_off() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     damage(&world, 5).await;
-    restore(&world, &applied(VIEW)).await.expect("restoring");
+    restore(&world, &applying_request(VIEW))
+        .await
+        .expect("restoring");
     damage(&world, 6).await;
-    restore(&world, &applied(VIEW)).await.expect("restoring");
-    // As the process that was killed would have left it.
+    restore(&world, &applying_request(VIEW))
+        .await
+        .expect("restoring");
+    // The state that a killed process leaves.
     let archive = &world.stores.archive;
-    let ended = archive.list("restorations/plays").await.expect("a list");
-    let ended = ended.iter().find(|path| path.ends_with("2.ended.json"));
+    let paths = archive.list("restorations/plays").await.expect("a list");
+    let ended = paths.iter().find(|path| path.ends_with("2.ended.json"));
     archive.delete(ended.expect("an end")).await.expect("gone");
     let ends = async || {
         let all = world.batch().restorations(Source::Plays).await;
@@ -237,36 +250,38 @@ async fn a_rewrite_that_was_killed_is_said_to_be() {
         ends.collect::<Vec<_>>()
     };
     assert_eq!(ends().await, [(true, false), (false, false)]);
-    these_are_right(&world, &[VIEW]).await;
+    assert_views_match(&world, &[VIEW]).await;
     assert_eq!(ends().await, [(true, false), (false, true)]);
-    // It stays so, and the next one has the next number.
+    // The mark stays, and the next restoration has the next number.
     damage(&world, 7).await;
-    restore(&world, &applied(VIEW)).await.expect("restoring");
+    restore(&world, &applying_request(VIEW))
+        .await
+        .expect("restoring");
     assert_eq!(ends().await, [(true, false), (false, true), (true, false)]);
 }
 
-/// What can't be compared because of somebody's key names them neither in the alert nor in the history.
+/// A failed comparison redacts keys of people in the alert and in the history.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn alerts_name_nobody() {
+async fn alerts_are_redacted() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let path = world.path().join("claims.csv");
     let line = "12,2026-02-20,1,103,play,40";
     let head = "track_id,bucket,owner_id,listener_id,kind,expected";
     std::fs::write(&path, format!("{head}\n{line}\n{line}\n")).expect("a file");
     let view = "plays_track_day_listener";
-    let mut of_file = scheduled(&world, Policy::Report, None).await;
-    for one in &mut of_file.views {
+    let mut from_file = scheduled(&world, Policy::Report, None).await;
+    for one in &mut from_file.views {
         one.request.view = view.to_owned();
         one.request.expected = Expected::File(path.clone());
     }
-    let done = reconcile(&world, &of_file, When::Now).await;
-    assert_eq!(outcome_of(&done), (RestoreOutcome::Failed, 1));
+    let done = reconcile(&world, &from_file, When::Now).await;
+    assert_eq!(outcome_and_alerts(&done), (RestoreOutcome::Failed, 1));
     world.catch_up().await;
-    let told = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
-    let told = told.expect("a topic").into_iter().flatten();
-    let told: Vec<Value> = told.map(|(_, alert)| alert).collect();
-    let errors = [&told[0]["error"], &history(&world).await[0]["error"]].map(Value::to_string);
+    let alerts = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
+    let alerts = alerts.expect("a topic").into_iter().flatten();
+    let alerts: Vec<Value> = alerts.map(|(_, alert)| alert).collect();
+    let errors = [&alerts[0]["error"], &history(&world).await[0]["error"]].map(Value::to_string);
     for error in errors {
         assert!(error.contains("2 times"), "{error}");
         assert!(error.contains("listener_id"), "{error}");
@@ -277,9 +292,11 @@ async fn alerts_name_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_history_is_paged() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     for _ in 0..3 {
-        restore(&world, &of(VIEW)).await.expect("comparing");
+        restore(&world, &request_for(VIEW))
+            .await
+            .expect("comparing");
     }
     let served = world.serve().await;
     let mut path = "/api/v1/reconciliations?source=plays&limit=2".to_owned();
@@ -318,20 +335,20 @@ async fn the_history_is_paged() {
     served.end().await;
 }
 
-/// Answers each connection with these bytes, or never.
-fn answering(answer: Option<String>) -> String {
+/// Starts a server that sends these bytes on each connection, or never responds.
+fn start_server(response: Option<String>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
-        let mut held = Vec::new();
+        let mut open = Vec::new();
         while let Ok((mut stream, _)) = listener.accept() {
-            let mut asked = [0; 4096];
-            let _read = stream.read(&mut asked);
-            match &answer {
-                Some(answer) => {
-                    let _written = stream.write_all(answer.as_bytes());
+            let mut request = [0; 4096];
+            let _read = stream.read(&mut request);
+            match &response {
+                Some(response) => {
+                    let _written = stream.write_all(response.as_bytes());
                 }
-                None => held.push(stream),
+                None => open.push(stream),
             }
         }
     });
@@ -345,7 +362,7 @@ fn http(status: &str, headers: &str, body: &str) -> Option<String> {
     ))
 }
 
-fn asking(url: &str) -> RestoreRequest {
+fn service_request(url: &str) -> RestoreRequest {
     RestoreRequest {
         expected: Expected::Answer(Address {
             url: Secret::from(url.to_owned()),
@@ -355,14 +372,14 @@ fn asking(url: &str) -> RestoreRequest {
             ("customer".to_owned(), "owner_id".to_owned()),
             ("plays".to_owned(), "expected".to_owned()),
         ]),
-        ..of(VIEW)
+        ..request_for(VIEW)
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_systems_are_asked() {
+async fn expected_counts_come_from_http_services() {
     let mut world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let served = world.serve().await;
     let total = served
         .client
@@ -370,9 +387,9 @@ async fn other_systems_are_asked() {
         .await["count"]
         .clone();
     served.end().await;
-    let right = json!({"of": "2026", "rows": [{"customer": 1, "plays": total}]}).to_string();
+    let rows = json!({"of": "2026", "rows": [{"customer": 1, "plays": total}]}).to_string();
     for (kind, body) in [
-        ("application/json; charset=utf-8", right.clone()),
+        ("application/json; charset=utf-8", rows.clone()),
         (
             "application/json",
             json!([{"customer": 1, "plays": total}]).to_string(),
@@ -383,8 +400,8 @@ async fn other_systems_are_asked() {
         ),
         ("text/csv", format!("customer,plays\n1,{total}\n")),
     ] {
-        let url = answering(http("200 OK", &format!("content-type: {kind}"), &body));
-        let report = restore(&world, &asking(&url)).await.expect(kind);
+        let url = start_server(http("200 OK", &format!("content-type: {kind}"), &body));
+        let report = restore(&world, &service_request(&url)).await.expect(kind);
         assert_eq!((report.keys, report.differ), (1, 0), "{kind}: {report:#?}");
         assert!(!report.expected.contains("sesame"), "{}", report.expected);
     }
@@ -415,8 +432,10 @@ async fn other_systems_are_asked() {
         if answer.is_none() {
             world.batch_options.expected_wait_ms = 1_500;
         }
-        let url = answering(answer);
-        let error = restore(&world, &asking(&url)).await.expect_err(why);
+        let url = start_server(answer);
+        let error = restore(&world, &service_request(&url))
+            .await
+            .expect_err(why);
         let error = error.to_string();
         assert!(error.contains(why), "{why}: {error}");
         assert!(
@@ -426,13 +445,13 @@ async fn other_systems_are_asked() {
     }
 }
 
-async fn queries_are_asked(world: &World) {
-    lived_in(world).await;
-    let asked = |query: &str| RestoreRequest {
+async fn compare_with_queries(world: &World) {
+    populate(world).await;
+    let query_request = |query: &str| RestoreRequest {
         expected: Expected::Query(query.to_owned()),
-        ..of(VIEW)
+        ..request_for(VIEW)
     };
-    let one = asked("SELECT 1 AS owner_id, 999999 AS expected;");
+    let one = query_request("SELECT 1 AS owner_id, 999999 AS expected;");
     let report = restore(world, &one).await.expect("comparing");
     assert_eq!((report.keys, report.differ), (1, 1), "{report:#?}");
     let rows = [json!({"id": 7, "name": "a", "owner": 1, "athlete_capacity": 3}).to_string()];
@@ -444,37 +463,40 @@ async fn queries_are_asked(world: &World) {
         "SELECT 1 AS owner_id) AS x; DELETE FROM applications",
         "",
     ] {
-        let refused = restore(world, &asked(query)).await;
+        let refused = restore(world, &query_request(query)).await;
         refused.expect_err(query);
     }
-    let canon = &world.stores.entities;
-    assert_eq!(canon.applications(None, 10).await.expect("rows").len(), 1);
+    let entities = &world.stores.entities;
+    assert_eq!(
+        entities.applications(None, 10).await.expect("rows").len(),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queries_are_asked_embedded() {
+async fn expected_counts_come_from_queries_embedded() {
     let mut world = World::new().await;
-    queries_are_asked(&world).await;
+    compare_with_queries(&world).await;
     world.batch_options.expected_wait_ms = 300;
     let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)
                    SELECT 1 AS owner_id, count(*) AS expected FROM n";
     let request = RestoreRequest {
         expected: Expected::Query(endless.to_owned()),
-        ..of(VIEW)
+        ..request_for(VIEW)
     };
     let ended = tokio::time::timeout(Duration::from_secs(20), restore(&world, &request)).await;
-    let error = ended.expect("an end").expect_err("it takes for ever");
+    let error = ended.expect("an end").expect_err("an endless query");
     assert!(error.to_string().contains("query"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queries_are_asked_on_servers() {
+async fn expected_counts_come_from_queries_on_servers() {
     let world = World::on_servers().await;
-    queries_are_asked(&world).await;
+    compare_with_queries(&world).await;
 }
 
-/// 40 plays of an owner's track, by a file that says so.
-async fn corrected(world: &World) {
+/// Corrects an owner's track by 40 plays, with a file.
+async fn correct_by_file(world: &World) {
     let path = world.path().join("claims.csv");
     let lines = "owner_id,bucket,track_id,kind,expected\n1,2026-05-01,12,play,40";
     std::fs::write(&path, lines).expect("a file");
@@ -482,7 +504,7 @@ async fn corrected(world: &World) {
         expected: Expected::File(path),
         by: "ada".to_owned(),
         reason: "a lost shipment".to_owned(),
-        ..applied(VIEW)
+        ..applying_request(VIEW)
     };
     restore(world, &request).await.expect("restoring");
 }
@@ -490,26 +512,26 @@ async fn corrected(world: &World) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn corrections_are_explained() {
     let world = World::new().await;
-    lived_in(&world).await;
-    corrected(&world).await;
+    populate(&world).await;
+    correct_by_file(&world).await;
     let ask = async |question: &str| {
         let served = world.serve().await;
         let path = format!("/api/v1/explain?{question}");
-        let told = served.client.ask(&path).await["corrections"].clone();
+        let corrections = served.client.ask(&path).await["corrections"].clone();
         served.end().await;
-        told
+        corrections
     };
     let before = ask("owner_id=1").await;
     assert_eq!((&before["count"], &before["maybe"]), (&json!(0), &json!(1)));
     assert_eq!(before["restorations"][0]["is_counted"], false);
     world.catch_up().await;
-    let told = ask("owner_id=1").await;
+    let corrections = ask("owner_id=1").await;
     assert_eq!(
-        (&told["count"], &told["sum"]),
+        (&corrections["count"], &corrections["sum"]),
         (&json!(1), &json!(40)),
-        "{told}"
+        "{corrections}"
     );
-    let by = &told["restorations"][0];
+    let by = &corrections["restorations"][0];
     assert_eq!((&by["number"], &by["by"]), (&json!(1), &json!("ada")));
     assert_eq!(by["reason"], "a lost shipment");
     for (question, sum, maybe) in [
@@ -528,9 +550,9 @@ async fn corrections_are_explained() {
         ),
         ("owner_id=1&listener_id=5", 0, 1),
     ] {
-        let told = ask(question).await;
+        let corrections = ask(question).await;
         assert_eq!(
-            (&told["sum"], &told["maybe"]),
+            (&corrections["sum"], &corrections["maybe"]),
             (&json!(sum), &json!(maybe)),
             "{question}"
         );
@@ -547,11 +569,11 @@ async fn corrections_are_explained() {
     undone.await.expect("an undo");
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    let told = ask("owner_id=1").await;
+    let corrections = ask("owner_id=1").await;
     assert_eq!(
-        (&told["count"], &told["sum"]),
+        (&corrections["count"], &corrections["sum"]),
         (&json!(2), &json!(0)),
-        "{told}"
+        "{corrections}"
     );
-    assert_eq!(told["restorations"][0]["undoes"], 1);
+    assert_eq!(corrections["restorations"][0]["undoes"], 1);
 }

@@ -1,17 +1,17 @@
-//! Scheduled reconciliation as processes: `restorate --scheduled` says by its status what it found, `up` carries out what
-//! is due, and a webhook is told.
+//! Scheduled reconciliation in processes: `restorate --scheduled` exits with a status for its
+//! result, `up` runs due schedules, and a webhook receives alerts.
 
 use std::time::Duration;
 
 use schemas::source::Source;
 use serde_json::{Value, json};
-use tests::listener::Listener;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Process, done, run};
+use tests::webhook_receiver::WebhookReceiver;
 use tests::world::World;
 
 use crate::notices::SECRET;
-use crate::restore::{one_row, plays, rows_of, these_are_right, write};
+use crate::restore::{assert_views_match, one_row, plays, scan_view, write_rows};
 
 const VIEW: &str = "plays_owner_day_track";
 
@@ -27,13 +27,13 @@ fn configuration(url: &str) -> String {
     report + &apply + &notices
 }
 
-/// What a command says as JSON, and its status.
-fn told(place: &Place, args: &[&str]) -> (Option<i32>, Value) {
-    let output = run(place.data(), args);
-    let told = serde_json::from_slice(&output.stdout);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let told = told.unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
-    (output.status.code(), told)
+/// Runs a command; returns its status and its JSON output.
+fn run_json(installation: &Installation, args: &[&str]) -> (Option<i32>, Value) {
+    let output = run(installation.data(), args);
+    let parsed = serde_json::from_slice(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let value = parsed.unwrap_or_else(|error| panic!("{error}: {output:?} {stderr}"));
+    (output.status.code(), value)
 }
 
 async fn newest_of(world: &World, schedule: &str) -> Option<Value> {
@@ -43,27 +43,27 @@ async fn newest_of(world: &World, schedule: &str) -> Option<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schedule_is_kept_by_processes() {
-    let listener = Listener::new(&[]);
-    let place = Place::embedded();
-    let data = place.data();
+async fn processes_run_schedules() {
+    let listener = WebhookReceiver::new(&[]);
+    let installation = Installation::embedded();
+    let data = installation.data();
     std::fs::create_dir_all(data).expect("a folder");
     std::fs::write(data.join(CONFIG), configuration(&listener.url)).expect("a configuration");
-    place.ingest("plays", &plays(0, 60).join("\n"));
+    installation.ingest("plays", &plays(0, 60).join("\n"));
     done(data, &["speed", "--until-caught-up"]);
     done(data, &["batch", "run"]);
     let nightly = ["--json", "restorate", "--scheduled", "nightly"];
-    let (status, found) = told(&place, &nightly);
+    let (status, found) = run_json(&installation, &nightly);
     assert_eq!((status, &found[0]["outcome"]), (Some(0), &json!("right")));
 
-    // Somebody changes a row: it is found, told of once, and left as it is.
-    let world = place.world().await;
+    // A changed row is found, reported once, and not repaired.
+    let world = installation.world().await;
     let table = world.catalog.job(VIEW).expect("the job").view().to_owned();
-    let page = rows_of(&world, &table).await;
+    let page = scan_view(&world, &table).await;
     let count = page.counts.value(0) + 5;
-    write(&world, &table, &one_row(&page, 0, Some(count))).await;
+    write_rows(&world, &table, &one_row(&page, 0, Some(count))).await;
     for alerts in [1, 0] {
-        let (status, found) = told(&place, &nightly);
+        let (status, found) = run_json(&installation, &nightly);
         assert_eq!(status, Some(3), "{found}");
         let found = &found[0];
         assert_eq!(
@@ -73,9 +73,9 @@ async fn a_schedule_is_kept_by_processes() {
         );
         assert_eq!(found["reports"][0]["total"], 5, "{found}");
     }
-    assert_eq!(rows_of(&world, &table).await.counts.value(0), count);
+    assert_eq!(scan_view(&world, &table).await.counts.value(0), count);
 
-    // The other schedule is due, and puts it right; the alert goes out meanwhile.
+    // The other schedule is due and repairs the row. The alert is sent at the same time.
     let up = ["up", "--listen", "127.0.0.1:0", "--batch-interval", "1"];
     let up = Process::start(data, &up);
     let posts = listener.wait_for(1);
@@ -99,10 +99,10 @@ async fn a_schedule_is_kept_by_processes() {
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
-    let record = record.expect("it was carried out");
+    let record = record.expect("a comparison of the schedule");
     assert_eq!(record["outcome"], "put_right", "{record}");
-    let (succeeded, said) = up.end();
-    assert!(succeeded, "{said:?}");
-    assert_eq!(listener.posts().len(), 1, "it was put right");
-    these_are_right(&world, &[VIEW]).await;
+    let (succeeded, output) = up.end();
+    assert!(succeeded, "{output:?}");
+    assert_eq!(listener.posts().len(), 1, "a repair causes no alert");
+    assert_views_match(&world, &[VIEW]).await;
 }

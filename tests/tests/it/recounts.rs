@@ -1,5 +1,5 @@
-//! Applications that are counted by increments and such that are counted anew, in one installation: what is served is
-//! what a plain recount gives, now or when it says that it was counted, whatever dies on the way.
+//! Applications with both counting strategies, increments and recounts, in one installation.
+//! Responses match a plain recount, as of now or as of the stated time, despite failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,23 +20,24 @@ use speed::{Speed, SpeedPorts};
 use stores::recounts::{CountedApplication, Recount, Recounts};
 use stores::{Error, Result};
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Process, Server, done};
 use tests::servers::Addresses;
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
 
 const SOURCE: Source = Source::Authorizations;
-/// By increments, in a class and in none; anew after every event; anew now and then.
+/// Counted by increments, in a class and in none; recounted after each event; recounted
+/// periodically.
 const EXACT: i64 = 1;
 const PLAIN: i64 = 2;
 const SMALL: i64 = 3;
 const LARGE: i64 = 4;
-/// Anew, and not among the first thousand: few tests have it.
+/// Recounted, with an id beyond the first thousand. Only some tests include it.
 const FAR: i64 = 1_100;
-/// A day's share of the large ones.
-const SHARE_MS: i64 = 3_600_000;
-/// How long a count may take to be there.
+/// Interval of the periodic recounts, which is a 24th of a day.
+const RECOUNT_INTERVAL_MS: i64 = 3_600_000;
+/// Limit for waiting for a count.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
 fn classes() -> Counting {
@@ -64,39 +65,38 @@ fn classes() -> Counting {
     Counting::parse(&sections).expect("classes")
 }
 
-/// A store that does not answer for a while, that can't count an application, or in which whoever records is never seen
-/// again.
+/// A store that can be unavailable, fail to count one application, or never return from recording.
 #[derive(Debug)]
-struct Troubled {
+struct FaultyRecounts {
     inner: Arc<dyn Recounts>,
-    is_away: AtomicBool,
-    swallows: AtomicBool,
-    /// The application that can't be counted; 0 for none.
-    broken: AtomicI64,
+    is_unavailable: AtomicBool,
+    hangs: AtomicBool,
+    /// The application that cannot be counted; 0 for none.
+    uncountable: AtomicI64,
     failed: AtomicUsize,
-    swallowed: AtomicUsize,
+    hung: AtomicUsize,
 }
 
-impl Troubled {
-    fn of(world: &World) -> Arc<Self> {
+impl FaultyRecounts {
+    fn new(world: &World) -> Arc<Self> {
         Arc::new(Self {
             inner: Arc::clone(&world.stores.entities) as _,
-            is_away: AtomicBool::new(false),
-            swallows: AtomicBool::new(false),
-            broken: AtomicI64::new(0),
+            is_unavailable: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
+            uncountable: AtomicI64::new(0),
             failed: AtomicUsize::new(0),
-            swallowed: AtomicUsize::new(0),
+            hung: AtomicUsize::new(0),
         })
     }
 
-    fn answers(&self) -> Result<()> {
-        match self.is_away.load(Ordering::SeqCst) {
-            true => self.fails("it is away"),
+    fn check_available(&self) -> Result<()> {
+        match self.is_unavailable.load(Ordering::SeqCst) {
+            true => self.fail("unavailable"),
             false => Ok(()),
         }
     }
 
-    fn fails(&self, why: &str) -> Result<()> {
+    fn fail(&self, why: &str) -> Result<()> {
         self.failed.fetch_add(1, Ordering::SeqCst);
         Err(Error::Unavailable {
             what: "a test".to_owned(),
@@ -106,9 +106,9 @@ impl Troubled {
 }
 
 #[async_trait]
-impl Recounts for Troubled {
+impl Recounts for FaultyRecounts {
     async fn counted_applications(&self, ids: &[i64]) -> Result<Vec<CountedApplication>> {
-        self.answers()?;
+        self.check_available()?;
         self.inner.counted_applications(ids).await
     }
 
@@ -117,36 +117,36 @@ impl Recounts for Troubled {
         after: Option<i64>,
         limit: usize,
     ) -> Result<Vec<CountedApplication>> {
-        self.answers()?;
+        self.check_available()?;
         self.inner.counted_applications_after(after, limit).await
     }
 
     async fn recount(&self, ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
-        self.answers()?;
-        if ids.contains(&self.broken.load(Ordering::SeqCst)) {
-            self.fails("it takes too long")?;
+        self.check_available()?;
+        if ids.contains(&self.uncountable.load(Ordering::SeqCst)) {
+            self.fail("timeout")?;
         }
         self.inner.recount(ids, now_ms).await
     }
 
     async fn record_recounts(&self, recounts: &[Recount]) -> Result<()> {
-        self.answers()?;
-        if self.swallows.load(Ordering::SeqCst) {
-            self.swallowed.fetch_add(1, Ordering::SeqCst);
+        self.check_available()?;
+        if self.hangs.load(Ordering::SeqCst) {
+            self.hung.fetch_add(1, Ordering::SeqCst);
             return std::future::pending().await;
         }
         self.inner.record_recounts(recounts).await
     }
 }
 
-/// The authorizations, and how many athletes each application had at each moment.
+/// The expected authorizations, and the number of athletes by application at each time.
 #[derive(Debug)]
 struct Truth {
     rng: SmallRng,
-    /// By id: application, athlete, whether it counts, and its version.
+    /// By id: application, athlete, whether it is connected, and version.
     rows: BTreeMap<i64, (i64, i64, bool, i64)>,
-    /// By moment, in milliseconds since 1970, and application.
-    at: BTreeMap<i64, BTreeMap<i64, u64>>,
+    /// By time in milliseconds since the Unix epoch, and by application.
+    history: BTreeMap<i64, BTreeMap<i64, u64>>,
 }
 
 impl Truth {
@@ -154,11 +154,11 @@ impl Truth {
         Self {
             rng: SmallRng::seed_from_u64(seed),
             rows: BTreeMap::new(),
-            at: BTreeMap::new(),
+            history: BTreeMap::new(),
         }
     }
 
-    /// Athletes connect, once more, and revoke.
+    /// Returns random lines with which athletes connect, reconnect and revoke.
     fn lines(&mut self, count: usize) -> Vec<String> {
         let rng = &mut self.rng;
         let mut lines = Vec::with_capacity(count);
@@ -168,10 +168,10 @@ impl Truth {
             let row = self.rows.entry(id).or_insert((new.0, new.1, false, 0));
             row.2 = rng.random_bool(0.7);
             row.3 += 1;
-            let (application, athlete, counts, version) = *row;
+            let (application, athlete, is_connected, version) = *row;
             let mut line = json!({"id": id, "application_id": application, "athlete_id": athlete,
                 "created_at": "2026-01-01T00:00:00Z", "version": version});
-            if !counts {
+            if !is_connected {
                 line["revoked_at"] = json!("2026-01-02T00:00:00Z");
             }
             lines.push(line.to_string());
@@ -195,8 +195,8 @@ impl Truth {
         (EXACT..=LARGE).map(count).collect()
     }
 
-    /// What is shown of every application is right; what was counted anew, when it was.
-    async fn is_served(&self, world: &World, client: &Client) {
+    /// Checks the response for each application; periodic recounts as of their time.
+    async fn check(&self, world: &World, client: &Client) {
         let counts = self.counts();
         for (id, class) in [(EXACT, Some("exact")), (PLAIN, None)] {
             let shown = client.ask(&path(id)).await;
@@ -215,10 +215,13 @@ impl Truth {
             assert_eq!(provenance["source"], "canonical", "{shown}");
             assert_eq!(provenance["complete"], false, "{shown}");
             assert_eq!(provenance["as_of"], shown["counting"]["counted_at"]);
-            let at_ms = moment(&provenance["as_of"]);
+            let at_ms = timestamp_ms(&provenance["as_of"]);
             let age_ms = world.clock.now_ms() - at_ms;
-            assert!((0..SHARE_MS).contains(&age_ms), "{age_ms} ms: {shown}");
-            let then = self.at[&at_ms][&id];
+            assert!(
+                (0..RECOUNT_INTERVAL_MS).contains(&age_ms),
+                "{age_ms} ms: {shown}"
+            );
+            let then = self.history[&at_ms][&id];
             assert_eq!(shown["connected_athletes"], then, "when it was counted");
         }
     }
@@ -228,9 +231,9 @@ fn path(id: i64) -> String {
     format!("/api/v1/applications/{id}")
 }
 
-fn moment(shown: &Value) -> i64 {
-    let text = shown.as_str().expect("a moment");
-    let at: jiff::Timestamp = text.parse().expect("a moment");
+fn timestamp_ms(value: &Value) -> i64 {
+    let text = value.as_str().expect("a timestamp");
+    let at: jiff::Timestamp = text.parse().expect("a timestamp");
     at.as_millisecond()
 }
 
@@ -250,100 +253,101 @@ async fn installation_up_to(last: i64, mut world: World) -> World {
     world
 }
 
-async fn speed(world: &World, recounts: &Arc<Troubled>, seed: u64) -> Speed {
+async fn speed(world: &World, recounts: &Arc<FaultyRecounts>, seed: u64) -> Speed {
     let ports = SpeedPorts {
         recounts: Arc::clone(recounts) as _,
         draws: Arc::new(SeededRandom::new(seed)),
         ..world.speed_ports()
     };
-    world.speed_over(SOURCE, ports).await
+    world.speed_on_ports(SOURCE, ports).await
 }
 
-/// The recorded count of an application.
+/// Returns the recorded count of an application.
 async fn recorded(world: &World, id: i64) -> Option<u64> {
     let found = world.stores.entities.counted_applications(&[id]).await;
     let found = found.expect("the store").pop();
     Some(found?.recorded?.connected)
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, mut is_done: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
-    while !is_so().await {
-        assert!(begun.elapsed() < WAIT_MAX, "{what} does not come");
+    while !is_done().await {
+        assert!(begun.elapsed() < WAIT_MAX, "timeout: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_strategies_serve_what_a_recount_gives_embedded() {
+async fn both_strategies_match_a_recount_embedded() {
     for seed in 0..3 {
-        strategies(installation(World::new().await).await, seed).await;
+        check_strategies(installation(World::new().await).await, seed).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_strategies_serve_what_a_recount_gives_on_servers() {
-    strategies(installation(World::on_servers().await).await, 7).await;
+async fn both_strategies_match_a_recount_on_servers() {
+    check_strategies(installation(World::on_servers().await).await, 7).await;
 }
 
-/// Events and time go on, and batch runs; each time all that was logged is counted.
-async fn strategies(world: World, seed: u64) {
+/// Ingests events, advances the clock, runs batches, and checks responses after each step.
+async fn check_strategies(world: World, seed: u64) {
     let mut truth = Truth::new(seed);
     let served = world.serve().await;
-    let troubled = Troubled::of(&world);
+    let faulty = FaultyRecounts::new(&world);
     for step in 0..16_u64 {
         let count = truth.rng.random_range(0..12);
         let lines = truth.lines(count);
         if !lines.is_empty() {
             world.ingest_into(SOURCE, &lines).await;
         }
-        let later_ms = truth.rng.random_range(1..SHARE_MS / 3);
+        let later_ms = truth.rng.random_range(1..RECOUNT_INTERVAL_MS / 3);
         world.clock.set_ms(world.clock.now_ms() + later_ms);
-        truth.at.insert(world.clock.now_ms(), truth.counts());
-        let speed = speed(&world, &troubled, seed * 100 + step).await;
+        truth.history.insert(world.clock.now_ms(), truth.counts());
+        let speed = speed(&world, &faulty, seed * 100 + step).await;
         let done = speed.run(true, CancellationToken::new()).await;
         done.expect("catching up");
-        truth.is_served(&world, &served.client).await;
+        truth.check(&world, &served.client).await;
         if step % 5 == 4 {
             let run = world.run_on(SOURCE, &RunRequest::default()).await;
             run.expect("a run");
-            truth.is_served(&world, &served.client).await;
+            truth.check(&world, &served.client).await;
         }
     }
     served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_is_counted_anew_whatever_dies_embedded() {
-    troubles(installation(World::new().await).await).await;
+async fn recounts_follow_events_despite_failures_embedded() {
+    check_failures(installation(World::new().await).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_is_counted_anew_whatever_dies_on_servers() {
-    troubles(installation(World::on_servers().await).await).await;
+async fn recounts_follow_events_despite_failures_on_servers() {
+    check_failures(installation(World::on_servers().await).await).await;
 }
 
-/// Runs two speed layers until a story ends.
-async fn beside(world: &World, troubled: &Arc<Troubled>, story: impl Future<Output = ()>) {
+/// Runs two speed layers until a scenario ends.
+async fn with_speed_layers(
+    world: &World,
+    faulty: &Arc<FaultyRecounts>,
+    scenario: impl Future<Output = ()>,
+) {
     let stop = CancellationToken::new();
-    let (one, two) = (
-        speed(world, troubled, 1).await,
-        speed(world, troubled, 2).await,
-    );
-    let story = async {
-        story.await;
+    let (one, two) = (speed(world, faulty, 1).await, speed(world, faulty, 2).await);
+    let scenario = async {
+        scenario.await;
         stop.cancel();
     };
     let (one, two, ()) = tokio::join!(
         Box::pin(one.run(false, stop.clone())),
         Box::pin(two.run(false, stop.clone())),
-        Box::pin(story)
+        Box::pin(scenario)
     );
     one.and(two).expect("speed layers");
 }
 
-/// Something happens, until the small application has another count.
-async fn go_on(world: &World, truth: &mut Truth) {
+/// Ingests events until the count of the small application changes.
+async fn change_count(world: &World, truth: &mut Truth) {
     let before = truth.counts()[&SMALL];
     while truth.counts()[&SMALL] == before {
         let lines = truth.lines(5);
@@ -351,80 +355,80 @@ async fn go_on(world: &World, truth: &mut Truth) {
     }
 }
 
-async fn is_counted(world: &World, truth: &Truth, id: i64) {
+async fn wait_until_counted(world: &World, truth: &Truth, id: i64) {
     let expected = Some(truth.counts()[&id]);
-    let is_so = async || recorded(world, id).await == expected;
-    until("the count", is_so).await;
+    let is_recorded = async || recorded(world, id).await == expected;
+    wait_until("the count", is_recorded).await;
 }
 
-/// No time passes, so nothing is counted for being old.
-async fn troubles(world: World) {
+/// The clock does not advance, so there are no periodic recounts.
+async fn check_failures(world: World) {
     let mut truth = Truth::new(5);
-    let troubled = Troubled::of(&world);
-    let story = Box::pin(async {
+    let faulty = FaultyRecounts::new(&world);
+    let scenario = Box::pin(async {
         for _ in 0..5 {
-            go_on(&world, &mut truth).await;
-            is_counted(&world, &truth, SMALL).await;
+            change_count(&world, &mut truth).await;
+            wait_until_counted(&world, &truth, SMALL).await;
         }
-        // The database is away: what happens meanwhile is counted when it is back.
+        // Events during an outage of the database are counted after it.
         let before = recorded(&world, SMALL).await;
-        troubled.is_away.store(true, Ordering::SeqCst);
-        go_on(&world, &mut truth).await;
-        let failed = async || troubled.failed.load(Ordering::SeqCst) >= 3;
-        until("an error", failed).await;
+        faulty.is_unavailable.store(true, Ordering::SeqCst);
+        change_count(&world, &mut truth).await;
+        let failed = async || faulty.failed.load(Ordering::SeqCst) >= 3;
+        wait_until("an error", failed).await;
         assert_eq!(recorded(&world, SMALL).await, before);
-        troubled.is_away.store(false, Ordering::SeqCst);
-        is_counted(&world, &truth, SMALL).await;
+        faulty.is_unavailable.store(false, Ordering::SeqCst);
+        wait_until_counted(&world, &truth, SMALL).await;
     });
-    beside(&world, &troubled, story).await;
+    with_speed_layers(&world, &faulty, scenario).await;
 
-    // Both die between counting and recording.
-    troubled.swallows.store(true, Ordering::SeqCst);
-    go_on(&world, &mut truth).await;
-    let died = async || troubled.swallowed.load(Ordering::SeqCst) > 0;
-    let dying = beside(&world, &troubled, async {
-        until("a count that is lost", died).await;
+    // Both speed layers end between counting and recording.
+    faulty.hangs.store(true, Ordering::SeqCst);
+    change_count(&world, &mut truth).await;
+    let hung = async || faulty.hung.load(Ordering::SeqCst) > 0;
+    let interrupted = with_speed_layers(&world, &faulty, async {
+        wait_until("a count that is lost", hung).await;
         std::future::pending::<()>().await;
     });
     tokio::select! {
-        () = dying => {}
-        () = until("their end", died) => {}
+        () = interrupted => {}
+        () = wait_until("their end", hung) => {}
     }
     let lost = Some(truth.counts()[&SMALL]);
     assert_ne!(recorded(&world, SMALL).await, lost);
-    troubled.swallows.store(false, Ordering::SeqCst);
-    beside(&world, &troubled, is_counted(&world, &truth, SMALL)).await;
+    faulty.hangs.store(false, Ordering::SeqCst);
+    with_speed_layers(&world, &faulty, wait_until_counted(&world, &truth, SMALL)).await;
     assert_eq!(world.clock.now_ms(), NOW_MS);
 }
 
-/// An application whose count fails for good waits, and nobody waits for it: not the one that is counted by the same
-/// statement, and not those that a sweep comes to later.
+/// A permanent failure to count one application delays neither others in the same statement nor
+/// those that a sweep reaches later.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_can_not_be_counted_leaves_the_others_alone() {
+async fn an_uncountable_application_does_not_delay_others() {
     let world = installation_up_to(FAR, World::new().await).await;
     let mut truth = Truth::new(11);
-    let troubled = Troubled::of(&world);
-    troubled.broken.store(LARGE, Ordering::SeqCst);
-    go_on(&world, &mut truth).await;
-    let layer = speed(&world, &troubled, 1).await;
+    let faulty = FaultyRecounts::new(&world);
+    faulty.uncountable.store(LARGE, Ordering::SeqCst);
+    change_count(&world, &mut truth).await;
+    let layer = speed(&world, &faulty, 1).await;
     let run = Box::pin(layer.run(true, CancellationToken::new())).await;
-    assert!(run.is_err(), "the end is not reached without it");
+    assert!(run.is_err(), "the failed count is an error");
     assert_eq!(recorded(&world, FAR).await, Some(0));
     let small = truth.counts()[&SMALL];
     assert_eq!(recorded(&world, SMALL).await, Some(small));
     assert_eq!(recorded(&world, LARGE).await, None);
 
-    let story = Box::pin(async {
+    let scenario = Box::pin(async {
         for _ in 0..5 {
-            go_on(&world, &mut truth).await;
-            is_counted(&world, &truth, SMALL).await;
+            change_count(&world, &mut truth).await;
+            wait_until_counted(&world, &truth, SMALL).await;
         }
         assert_eq!(recorded(&world, LARGE).await, None);
-        // It waits without another event.
-        troubled.broken.store(0, Ordering::SeqCst);
-        is_counted(&world, &truth, LARGE).await;
+        // Its recount is retried without another event.
+        faulty.uncountable.store(0, Ordering::SeqCst);
+        wait_until_counted(&world, &truth, LARGE).await;
     });
-    beside(&world, &troubled, story).await;
+    with_speed_layers(&world, &faulty, scenario).await;
 }
 
 const CLASSES: &str = "[[applications.counting]]
@@ -436,29 +440,32 @@ events_per_athlete_per_day = 1
 recounts_per_day = 24
 ";
 
-/// With processes, by the settings: the API and the command line say the same.
+/// Settings choose the strategy of processes. API and command line show the same.
 #[test]
 fn settings_choose_the_strategy_embedded() {
-    let place = Place::embedded();
-    std::fs::create_dir_all(place.data()).expect("a folder");
-    std::fs::write(place.data().join(CONFIG), CLASSES).expect("a configuration");
-    chosen(&place);
+    let installation = Installation::embedded();
+    std::fs::create_dir_all(installation.data()).expect("a folder");
+    std::fs::write(installation.data().join(CONFIG), CLASSES).expect("a configuration");
+    check_settings(&installation);
 }
 
 #[test]
 fn settings_choose_the_strategy_on_servers() {
-    chosen(&Place::on_these(&Addresses::default(), CLASSES));
+    check_settings(&Installation::with_addresses(
+        &Addresses::default(),
+        CLASSES,
+    ));
 }
 
-fn chosen(place: &Place) {
+fn check_settings(installation: &Installation) {
     let rows = [7, 8].map(|id| {
         json!({"id": id, "name": "Pacer", "owner": 42, "athlete_capacity": 10}).to_string()
     });
-    place.ingest("applications", &rows.join("\n"));
+    installation.ingest("applications", &rows.join("\n"));
     let layers: Vec<Process> = (0..2)
-        .map(|_| Process::start(place.data(), &["speed"]))
+        .map(|_| Process::start(installation.data(), &["speed"]))
         .collect();
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     for athlete in 1..=6 {
         for id in [7, 8] {
             let body = json!({"athlete_id": athlete}).to_string();
@@ -469,7 +476,7 @@ fn chosen(place: &Place) {
     let counted = |shown: &Value| {
         shown["counting"]["strategy"] == "recount" && shown["connected_athletes"] == 6
     };
-    // Until the count is recorded live state answers, or says that it is not whole yet.
+    // Until a count is recorded, responses come from live state, or say that it is incomplete.
     let ask = || {
         let (_, body) = server.client.get(&path(7));
         serde_json::from_str::<Value>(&body).expect("JSON")
@@ -484,19 +491,19 @@ fn chosen(place: &Place) {
     assert!(counted(&shown), "{shown}");
     assert_eq!(shown["counting"]["class"], "watched");
     for layer in layers {
-        let (succeeded, said) = layer.end();
-        assert!(succeeded, "{said:?}");
+        let (succeeded, output) = layer.end();
+        assert!(succeeded, "{output:?}");
     }
-    done(place.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["speed", "--until-caught-up"]);
     let other = server.client.json(&path(8));
     assert_eq!(other["counting"], json!({"strategy": "increments"}));
     assert_eq!(other["connected_athletes"], 6);
-    let shown = done(place.data(), &["applications", "show", "7"]);
+    let shown = done(installation.data(), &["applications", "show", "7"]);
     assert!(
         shown.contains("6 of 10 athletes are connected, counted at 2"),
         "{shown}"
     );
-    let listed = done(place.data(), &["applications", "list", "--json"]);
+    let listed = done(installation.data(), &["applications", "list", "--json"]);
     let listed: Value = serde_json::from_str(&listed).expect("JSON");
     let strategy = |id: i64| {
         let mut all = listed.as_array().expect("a list").iter();

@@ -1,5 +1,6 @@
-//! The Restorator of boards: what is right differs nowhere, also while it moves; live state that somebody changed, rows that
-//! nobody was told of and batch rows that are gone are found, named and put right, once.
+//! The Reconciler on boards: consistent boards show no differences, also during ingestion. Changed
+//! live state, rows without notifications and lost batch rows are found, classified and repaired
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +11,17 @@ use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
 use stores::views::{NewHead, NewVersion};
-use tests::stages::{OnStage, cancel_at, wait_for};
+use tests::stages::{StageCallback, cancel_at, wait_for};
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
 
-use super::board_drift::{connect, falsify, forgotten};
+use super::board_drift::{add_row_without_notification, connect, replace_live_state};
 
 const SEGMENTS: &str = "segment_boards";
 const ATHLETES: &str = "application_athletes";
 const APPLICATION: i64 = 7;
 
-fn of(view: &str) -> RestoreRequest {
+fn request_for(view: &str) -> RestoreRequest {
     RestoreRequest {
         view: view.to_owned(),
         expected: Expected::Canonical,
@@ -29,11 +30,11 @@ fn of(view: &str) -> RestoreRequest {
     }
 }
 
-fn applied(view: &str) -> RestoreRequest {
+fn applying_request(view: &str) -> RestoreRequest {
     RestoreRequest {
         apply: true,
         by: "ada".to_owned(),
-        ..of(view)
+        ..request_for(view)
     }
 }
 
@@ -44,7 +45,7 @@ fn source_of(view: &str) -> Source {
     }
 }
 
-async fn restored_with(
+async fn restore_with(
     world: &World,
     request: &RestoreRequest,
     progress: &dyn Progress,
@@ -55,13 +56,13 @@ async fn restored_with(
     batch.restore(request, &intake, (progress, &stop)).await
 }
 
-async fn restored(world: &World, request: &RestoreRequest) -> RestoreReport {
-    let done = restored_with(world, request, &()).await;
+async fn restore(world: &World, request: &RestoreRequest) -> RestoreReport {
+    let done = restore_with(world, request, &()).await;
     done.expect("a restoration")
 }
 
-async fn is_right(world: &World, view: &str) {
-    let report = restored(world, &of(view)).await;
+async fn assert_view_matches(world: &World, view: &str) {
+    let report = restore(world, &request_for(view)).await;
     assert_eq!(
         (report.differ, &report.warnings[..]),
         (0, &[][..]),
@@ -86,7 +87,7 @@ async fn efforts(world: &World, ids: std::ops::Range<i64>) {
 }
 
 /// Boards with batch rows and live states.
-async fn lived_in(world: &World) {
+async fn populate(world: &World) {
     efforts(world, 0..200).await;
     let row = json!({"id": APPLICATION, "name": "a", "owner": "o", "athlete_capacity": 1_000});
     world
@@ -105,18 +106,18 @@ async fn lived_in(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_right_differs_nowhere() {
+async fn consistent_boards_have_no_differences() {
     let world = World::new().await;
-    let none = restored_with(&world, &of(SEGMENTS), &()).await;
+    let none = restore_with(&world, &request_for(SEGMENTS), &()).await;
     let none = none.expect_err("nothing to compare").to_string();
     assert!(none.contains("batch run"), "{none}");
-    lived_in(&world).await;
-    is_right(&world, SEGMENTS).await;
-    is_right(&world, ATHLETES).await;
-    let moved = AtomicU64::new(0);
-    // Rows come while boards are compared, a few times.
-    let moving = OnStage(|name: &str| {
-        let next = moved.fetch_add(1, Ordering::Relaxed);
+    populate(&world).await;
+    assert_view_matches(&world, SEGMENTS).await;
+    assert_view_matches(&world, ATHLETES).await;
+    let stages = AtomicU64::new(0);
+    // Ingests rows in several stages of the comparison.
+    let ingesting = StageCallback(|name: &str| {
+        let next = stages.fetch_add(1, Ordering::Relaxed);
         if !["compute", "compare"].contains(&name) || next > 20 {
             return;
         }
@@ -128,63 +129,59 @@ async fn what_is_right_differs_nowhere() {
             }
         });
     });
-    let report = restored_with(&world, &of(SEGMENTS), &moving).await;
+    let report = restore_with(&world, &request_for(SEGMENTS), &ingesting).await;
     let report = report.expect("comparing");
     assert_eq!(report.differ, 0, "{report:#?}");
-    assert!(moved.load(Ordering::Relaxed) > 0);
+    assert!(stages.load(Ordering::Relaxed) > 0);
     world.catch_up_on(Source::Efforts).await;
-    is_right(&world, SEGMENTS).await;
+    assert_view_matches(&world, SEGMENTS).await;
 }
 
-/// Once put right, nothing differs and nothing is to be done.
-async fn put_right(world: &World, view: &str) {
-    let report = restored(world, &applied(view)).await;
+/// Repairs a view, and checks that nothing differs and a second repair does nothing.
+async fn repair(world: &World, view: &str) {
+    let report = restore(world, &applying_request(view)).await;
     let done = report.applied.expect("it was applied");
     assert!(done.restoration.is_some() && done.run.is_some(), "{done:?}");
     world.catch_up_on(source_of(view)).await;
-    is_right(world, view).await;
-    let again = restored(world, &applied(view)).await;
+    assert_view_matches(world, view).await;
+    let again = restore(world, &applying_request(view)).await;
     let done = again.applied.expect("nothing is in the way");
     assert_eq!((again.differ, done.restoration, done.run), (0, None, None));
 }
 
-async fn damages(world: &World) {
-    lived_in(world).await;
-    // Somebody else wrote to live state.
-    for (view, key, athlete) in [
-        (
-            ATHLETES,
-            (Source::Authorizations, "applications", APPLICATION),
-            62,
-        ),
-        (SEGMENTS, (Source::Efforts, "segments", 5), 27),
+async fn repair_damage(world: &World) {
+    populate(world).await;
+    // Live state was changed by another program.
+    for (view, board, key, athlete) in [
+        (ATHLETES, "applications", APPLICATION, 62),
+        (SEGMENTS, "segments", 5, 27),
     ] {
-        falsify(world, key, athlete).await;
-        let report = restored(world, &of(view)).await;
+        replace_live_state(world, board, key, athlete).await;
+        let report = restore(world, &request_for(view)).await;
         assert!(report.differ > 0, "{report:#?}");
         let one = &report.differences[0];
         assert_eq!(one.cause, RestoreCause::ChangedLive, "{report:#?}");
         assert_eq!((one.served, one.difference), (0, 1), "{report:#?}");
         assert_eq!(one.key["athlete_id"], athlete, "{one:#?}");
         assert!(one.expected_row.is_some() && one.served_row.is_none());
-        put_right(world, view).await;
+        repair(world, view).await;
     }
-    // Rows that nobody was told of.
-    forgotten(world, 99).await;
-    let report = restored(world, &of(ATHLETES)).await;
+    // Rows without notifications.
+    add_row_without_notification(world, 99).await;
+    let report = restore(world, &request_for(ATHLETES)).await;
     let causes: Vec<_> = report.causes.keys().copied().collect();
     assert_eq!(causes, [RestoreCause::NotTold], "{report:#?}");
     let elsewhere = RestoreRequest {
         keys: BTreeMap::from([("application_id".to_owned(), vec!["8".to_owned()])]),
-        ..of(ATHLETES)
+        ..request_for(ATHLETES)
     };
-    assert_eq!(restored(world, &elsewhere).await.differ, 0);
-    put_right(world, ATHLETES).await;
-    batch_rows_are_gone(world).await;
+    assert_eq!(restore(world, &elsewhere).await.differ, 0);
+    repair(world, ATHLETES).await;
+    repair_lost_batch_rows(world).await;
 }
 
-/// A head that can't be read, and one whose nodes are gone.
-async fn batch_rows_are_gone(world: &World) {
+/// Repairs an unreadable head, and a head whose nodes are lost.
+async fn repair_lost_batch_rows(world: &World) {
     let view = SEGMENTS;
     let run = world.run_on(Source::Efforts, &RunRequest::default()).await;
     run.expect("a run");
@@ -192,19 +189,19 @@ async fn batch_rows_are_gone(world: &World) {
     let job = boards.clone().find(|job| job.name() == view);
     let job = job.expect("the job");
     let key = job.key().encode_values(&[KeyValue::Int(5)]).expect("a key");
-    let (views, nothing) = (&world.stores.views, BTreeMap::new());
+    let (views, results) = (&world.stores.views, BTreeMap::new());
     let heads = views.heads(job.view(), std::slice::from_ref(&key)).await;
     let heads = heads.expect("heads").expect("a table");
     let root = heads[0].as_ref().expect("a head").root.clone();
     for (root, days) in [(Bytes::from_static(b"nothing"), 0), (root, 3)] {
-        let seen = views.runs(Source::Efforts).await.expect("runs");
-        let epoch = seen.runs.newest();
+        let records = views.runs(Source::Efforts).await.expect("runs");
+        let epoch = records.runs.newest();
         // An earlier root keeps its nodes for a day.
         for day in 0..=days {
             let at_ms = NOW_MS + day * 86_400_000;
-            let stamp = views.begin_publishing(Source::Efforts, epoch, &nothing, at_ms);
+            let stamp = views.begin_publishing(Source::Efforts, epoch, &results, at_ms);
             let stamp = stamp.await.expect("a stamp");
-            let editions = [NewVersion {
+            let versions = [NewVersion {
                 key: key.clone(),
                 nodes: Vec::new(),
                 head: Some(NewHead {
@@ -215,95 +212,95 @@ async fn batch_rows_are_gone(world: &World) {
                 drops_earlier_root: false,
             }];
             let written =
-                views.publish_versions(Source::Efforts, job.view(), epoch, stamp, &editions);
+                views.publish_versions(Source::Efforts, job.view(), epoch, stamp, &versions);
             written.await.expect("a head");
             let at = (epoch, stamp);
-            let gone = views.collect_garbage(Source::Efforts, job.view(), at, 10_000);
-            gone.await.expect("nodes");
+            let collected = views.collect_garbage(Source::Efforts, job.view(), at, 10_000);
+            collected.await.expect("nodes");
         }
-        let report = restored(world, &of(view)).await;
+        let report = restore(world, &request_for(view)).await;
         let causes: Vec<_> = report.causes.keys().copied().collect();
         assert_eq!(causes, [RestoreCause::Damaged], "{report:#?}");
         assert_eq!(report.differences[0].key["segment_id"], 5);
-        put_right(world, view).await;
+        repair(world, view).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damages_are_put_right() {
-    damages(&World::new().await).await;
+async fn damaged_boards_are_repaired() {
+    repair_damage(&World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damages_are_put_right_on_servers() {
-    damages(&World::on_servers().await).await;
+async fn damaged_boards_are_repaired_on_servers() {
+    repair_damage(&World::on_servers().await).await;
 }
 
-/// A restoration that was cut off anywhere is done again.
+/// A repair completes after interruptions in any stage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_cut_off_is_done_again() {
+async fn an_interrupted_repair_is_repeated() {
     let world = World::new().await;
-    lived_in(&world).await;
-    forgotten(&world, 99).await;
+    populate(&world).await;
+    add_row_without_notification(&world, 99).await;
     for stage in ["snapshot", "compare", "tell", "seal", "publish"] {
         let stop = CancellationToken::new();
         let cutting = cancel_at(stage, &stop);
         let intake = world.intake(Source::Authorizations).await;
         let batch = world.batch();
-        let request = applied(ATHLETES);
+        let request = applying_request(ATHLETES);
         let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
         cut.expect_err("it was cut off");
     }
-    let report = restored(&world, &applied(ATHLETES)).await;
+    let report = restore(&world, &applying_request(ATHLETES)).await;
     assert!(report.applied.is_some(), "{report:#?}");
     world.catch_up_on(Source::Authorizations).await;
-    is_right(&world, ATHLETES).await;
+    assert_view_matches(&world, ATHLETES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_requests_are_named() {
+async fn invalid_requests_are_rejected() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let keys =
         |name: &str, value: &str| BTreeMap::from([(name.to_owned(), vec![value.to_owned()])]);
     for (request, text) in [
         (
             RestoreRequest {
                 expected: Expected::Archive,
-                ..of(SEGMENTS)
+                ..request_for(SEGMENTS)
             },
             "--expected canonical",
         ),
         (
             RestoreRequest {
                 expected: Expected::Canonical,
-                ..of("plays_owner_day")
+                ..request_for("plays_owner_day")
             },
             "counts events",
         ),
         (
             RestoreRequest {
                 from: Some(0),
-                ..of(SEGMENTS)
+                ..request_for(SEGMENTS)
             },
             "--from",
         ),
         (
             RestoreRequest {
                 keys: keys("athlete_id", "3"),
-                ..of(SEGMENTS)
+                ..request_for(SEGMENTS)
             },
             "segment_id",
         ),
         (
             RestoreRequest {
                 keys: keys("segment_id", "five"),
-                ..of(SEGMENTS)
+                ..request_for(SEGMENTS)
             },
             "expected an integer",
         ),
     ] {
-        let error = restored_with(&world, &request, &()).await;
+        let error = restore_with(&world, &request, &()).await;
         let error = error.expect_err(text).to_string();
         assert!(error.contains(text), "{error}");
     }

@@ -1,4 +1,5 @@
-//! The Restorator with a file: what it says is made true by corrections, all or none of them, and taken back.
+//! The Reconciler with expected counts from a file: all corrections or none are applied, and can be
+//! undone.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,28 +14,28 @@ use tests::stages::cancel_at;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use super::restore::{Moving, lived_in, of, restore, these_are_right};
+use super::restore::{IngestDuringScan, assert_views_match, populate, request_for, restore};
 
-/// A file beside the installation.
-fn file(world: &World, name: &str, lines: &[&str]) -> PathBuf {
+/// Writes a file into the folder of the installation.
+fn write_file(world: &World, name: &str, lines: &[&str]) -> PathBuf {
     let path = world.path().join(name);
     std::fs::write(&path, lines.join("\n")).expect("writing a file");
     path
 }
 
-fn claimed(view: &str, path: &Path) -> RestoreRequest {
+fn claims_request(view: &str, path: &Path) -> RestoreRequest {
     RestoreRequest {
         expected: Expected::File(path.to_owned()),
         by: "ada".to_owned(),
         reason: "a lost shipment".to_owned(),
-        ..of(view)
+        ..request_for(view)
     }
 }
 
-fn corrected(view: &str, path: &Path) -> RestoreRequest {
+fn correcting_request(view: &str, path: &Path) -> RestoreRequest {
     RestoreRequest {
         apply: true,
-        ..claimed(view, path)
+        ..claims_request(view, path)
     }
 }
 
@@ -48,19 +49,19 @@ async fn owners_total(world: &World, owner: i64) -> i64 {
     count
 }
 
-/// A file that says, of an owner's tracks on a day, 40 plays more than there are.
-async fn a_claim(world: &World, name: &str) -> (PathBuf, i64) {
+/// Writes a file that expects 40 plays on a day without plays; returns the owner's total, too.
+async fn write_claim(world: &World, name: &str) -> (PathBuf, i64) {
     let before = owners_total(world, 1).await;
     let header = "owner_id,bucket,track_id,kind,expected";
-    let path = file(world, name, &[header, "1,2026-05-01,12,play,40"]);
+    let path = write_file(world, name, &[header, "1,2026-05-01,12,play,40"]);
     (path, before)
 }
 
-async fn files_are_made_true(world: &World) {
-    lived_in(world).await;
+async fn apply_and_undo_claims(world: &World) {
+    populate(world).await;
     let view = "plays_owner_day_track";
-    let (path, before) = a_claim(world, "claims.csv").await;
-    let report = restore(world, &claimed(view, &path))
+    let (path, before) = write_claim(world, "claims.csv").await;
+    let report = restore(world, &claims_request(view, &path))
         .await
         .expect("comparing");
     assert_eq!(
@@ -76,14 +77,14 @@ async fn files_are_made_true(world: &World) {
     );
     let limited = RestoreRequest {
         apply_max: Some(39),
-        ..corrected(view, &path)
+        ..correcting_request(view, &path)
     };
     let report = restore(world, &limited).await.expect("comparing");
     assert!(
         report.applied.is_none() && report.held_back.is_some(),
         "{report:#?}"
     );
-    let report = restore(world, &corrected(view, &path))
+    let report = restore(world, &correcting_request(view, &path))
         .await
         .expect("correcting");
     let done = report.applied.expect("it was applied");
@@ -92,19 +93,19 @@ async fn files_are_made_true(world: &World) {
         (1, Some(1), 0),
         "{done:?}"
     );
-    // Live state has not counted it yet: it is not corrected once more.
-    let report = restore(world, &corrected(view, &path))
+    // Live state has not counted the correction yet, so a second one is refused.
+    let report = restore(world, &correcting_request(view, &path))
         .await
         .expect("comparing");
-    let why = report.held_back.expect("it is held back");
+    let why = report.held_back.expect("a refusal");
     assert!(why.contains("restoration 1"), "{why}");
     world.catch_up().await;
     assert_eq!(owners_total(world, 1).await, before + 40);
     for full in [false, true] {
-        let report = restore(world, &corrected(view, &path))
+        let report = restore(world, &correcting_request(view, &path))
             .await
             .expect("correcting");
-        let done = report.applied.expect("nothing is in the way");
+        let done = report.applied.expect("nothing prevents it");
         assert_eq!(
             (report.differ, done.corrections, done.restoration),
             (0, 0, None)
@@ -116,25 +117,25 @@ async fn files_are_made_true(world: &World) {
         world.run(&request).await.expect("a run");
         assert_eq!(owners_total(world, 1).await, before + 40);
     }
-    these_are_right(world, &[view]).await;
-    undone_and_done(world, before).await;
+    assert_views_match(world, &[view]).await;
+    undo_and_redo(world, before).await;
 }
 
-async fn undone_and_done(world: &World, before: i64) {
+async fn undo_and_redo(world: &World, before: i64) {
     let intake = world.intake(Source::Plays).await;
     let stop = CancellationToken::new();
     for (number, total) in [(1, before), (2, before + 40), (3, before)] {
         let batch = world.batch();
-        let of = (Source::Plays, number);
+        let restoration = (Source::Plays, number);
         let undo = async || {
-            let told: (&dyn Progress, _) = (&(), &stop);
+            let progress: (&dyn Progress, _) = (&(), &stop);
             batch
-                .undo_restoration(of, ("bob", "it was found"), &intake, told)
+                .undo_restoration(restoration, ("bob", "it was found"), &intake, progress)
                 .await
         };
-        let done = undo().await.expect("taking it back");
+        let done = undo().await.expect("undoing");
         assert_eq!((done.number, done.undoes), (number + 1, Some(number)));
-        let twice = undo().await.expect_err("it is taken back").to_string();
+        let twice = undo().await.expect_err("already undone").to_string();
         assert!(twice.contains("already"), "{twice}");
         world.catch_up().await;
         assert_eq!(owners_total(world, 1).await, total);
@@ -144,7 +145,7 @@ async fn undone_and_done(world: &World, before: i64) {
         .restorations(Source::Plays)
         .await
         .expect("a list");
-    let told: Vec<_> = all
+    let listed: Vec<_> = all
         .iter()
         .map(|one| {
             (
@@ -155,7 +156,7 @@ async fn undone_and_done(world: &World, before: i64) {
         })
         .collect();
     assert_eq!(
-        told,
+        listed,
         [
             (1, "ada", true),
             (2, "bob", true),
@@ -166,50 +167,52 @@ async fn undone_and_done(world: &World, before: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_file_says_is_made_true_and_taken_back() {
-    Box::pin(files_are_made_true(&World::new().await)).await;
+async fn corrections_are_applied_and_undone() {
+    Box::pin(apply_and_undo_claims(&World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_file_says_is_made_true_and_taken_back_on_servers() {
-    Box::pin(files_are_made_true(&World::on_servers().await)).await;
+async fn corrections_are_applied_and_undone_on_servers() {
+    Box::pin(apply_and_undo_claims(&World::on_servers().await)).await;
 }
 
-/// What live state counts while it is read may be missing from what was read before: nothing is corrected twice.
+/// Events counted during the scan of live state may be missing from partitions that were read
+/// before: nothing is corrected twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corrections_that_are_counted_meanwhile_are_not_made_twice() {
+async fn corrections_counted_during_a_scan_are_not_repeated() {
     let world = Arc::new(World::new().await);
-    lived_in(&world).await;
-    // Owners of several partitions: the first is read before anything moves.
+    populate(&world).await;
+    // Owners of several partitions: the first is read before events arrive.
     let mut lines = vec!["owner_id,bucket,track_id,kind,expected".to_owned()];
     lines.extend((1..=9).map(|owner| format!("{owner},2026-05-01,12,play,40")));
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    let path = file(&world, "claims.csv", &lines);
-    let request = corrected("plays_owner_day_track", &path);
+    let path = write_file(&world, "claims.csv", &lines);
+    let request = correcting_request("plays_owner_day_track", &path);
     let done = restore(&world, &request).await.expect("correcting");
     assert_eq!(done.applied.expect("it was applied").corrections, 9);
-    let progress = Moving {
+    let progress = IngestDuringScan {
         world: Arc::clone(&world),
-        is_live: false.into(),
-        first: 4_000,
-        moved: 0.into(),
+        is_live_stage: false.into(),
+        first_id: 4_000,
+        rounds: 0.into(),
     };
     let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
     let stop = CancellationToken::new();
     let again = batch.restore(&request, &intake, (&progress, &stop)).await;
     let again = again.expect("comparing");
-    assert!(progress.moved.into_inner() > 0);
+    assert!(progress.rounds.into_inner() > 0);
     assert!(again.held_back.is_some(), "{again:#?}");
     world.catch_up().await;
     let again = restore(&world, &request).await.expect("comparing");
     assert_eq!((again.differ, again.held_back), (0, None));
 }
 
-/// What would not be taken, or would change something else, is refused before anything is recorded.
+/// Corrections that would be rejected, or would change other counts, fail before anything is
+/// recorded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corrections_that_can_not_be_are_refused_before() {
+async fn impossible_corrections_are_rejected() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let cell = [
         "track_id,bucket,owner_id,listener_cell,kind,expected",
         "10,2026-01-01,1,5,play,7",
@@ -219,36 +222,36 @@ async fn corrections_that_can_not_be_are_refused_before() {
         "1,2026-05-01,12,stream,40",
     ];
     let track = ["owner_id,track_id,kind,expected", "1,12,play,4000"];
-    let plain = |path: &Path, view: &str, set: &[(&str, &str)]| {
+    let with_fields = |path: &Path, view: &str, set: &[(&str, &str)]| {
         let set = set.iter();
         RestoreRequest {
             set: set
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
-            ..corrected(view, path)
+            ..correcting_request(view, path)
         }
     };
     let track_day = "plays_owner_day_track";
-    let track = file(&world, "track.csv", &track);
-    let within = RestoreRequest {
+    let track = write_file(&world, "track.csv", &track);
+    let filtered = RestoreRequest {
         from: Some(1_769_904_000),
-        ..plain(&track, track_day, &[("at", "2026-01-02T00:00:00Z")])
+        ..with_fields(&track, track_day, &[("at", "2026-01-02T00:00:00Z")])
     };
     for (request, text) in [
         (
-            plain(
-                &file(&world, "cell.csv", &cell),
+            with_fields(
+                &write_file(&world, "cell.csv", &cell),
                 "plays_track_day_uniques",
                 &[],
             ),
             "no single event changes",
         ),
         (
-            plain(&file(&world, "kind.csv", &whole), track_day, &[]),
+            with_fields(&write_file(&world, "kind.csv", &whole), track_day, &[]),
             "kind",
         ),
-        (plain(&track, track_day, &[("at", "yesterday")]), "at"),
-        (within, "no single event changes"),
+        (with_fields(&track, track_day, &[("at", "yesterday")]), "at"),
+        (filtered, "no single event changes"),
     ] {
         let error = restore(&world, &request).await.expect_err(text).to_string();
         assert!(
@@ -257,7 +260,7 @@ async fn corrections_that_can_not_be_are_refused_before() {
         );
     }
     for (name, text) in [("coutry", "unknown field"), ("amount", "unknown field")] {
-        let request = plain(
+        let request = with_fields(
             &track,
             track_day,
             &[("at", "2026-01-02T00:00:00Z"), (name, "1")],
@@ -265,21 +268,21 @@ async fn corrections_that_can_not_be_are_refused_before() {
         let error = restore(&world, &request).await.expect_err(name).to_string();
         assert!(error.contains(text) && error.contains(name), "{error}");
     }
-    let of_events = RestoreRequest {
+    let from_archive = RestoreRequest {
         expected: Expected::Archive,
-        ..plain(&track, track_day, &[("country", "DE")])
+        ..with_fields(&track, track_day, &[("country", "DE")])
     };
-    let error = restore(&world, &of_events).await.expect_err("--set");
+    let error = restore(&world, &from_archive).await.expect_err("--set");
     assert!(error.to_string().contains("--set country"), "{error}");
     let recorded = world.batch().restorations(Source::Plays).await;
     assert!(recorded.expect("a list").is_empty());
 }
 
-/// Who wrote a file may have counted events that live state has not come to.
+/// The expected counts may include events that live state has not counted yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_log_still_has_is_not_corrected_for() {
+async fn uncounted_events_of_the_log_are_not_corrected() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let more: Vec<String> = (0..3)
         .map(|event| {
             format!(
@@ -289,42 +292,46 @@ async fn what_the_log_still_has_is_not_corrected_for() {
         .collect();
     world.ingest(&more).await;
     let header = "owner_id,bucket,track_id,kind,expected";
-    let path = file(&world, "claims.csv", &[header, "1,2026-05-01,12,play,3"]);
+    let path = write_file(&world, "claims.csv", &[header, "1,2026-05-01,12,play,3"]);
     let view = "plays_owner_day_track";
-    let dry = restore(&world, &claimed(view, &path))
+    let dry = restore(&world, &claims_request(view, &path))
         .await
         .expect("comparing");
     assert_eq!(dry.differ, 1, "{dry:#?}");
     assert!(
         dry.warnings
             .iter()
-            .any(|said| said.contains("backstitch speed")),
+            .any(|warning| warning.contains("backstitch speed")),
         "{dry:#?}"
     );
-    let held = restore(&world, &corrected(view, &path))
+    let refused = restore(&world, &correcting_request(view, &path))
         .await
         .expect("comparing");
-    assert!(held.applied.is_none(), "{held:#?}");
-    assert!(held.held_back.is_some_and(|why| why.contains("in the log")));
+    assert!(refused.applied.is_none(), "{refused:#?}");
+    assert!(
+        refused
+            .held_back
+            .is_some_and(|why| why.contains("in the log"))
+    );
     world.catch_up().await;
-    let right = restore(&world, &corrected(view, &path))
+    let right = restore(&world, &correcting_request(view, &path))
         .await
         .expect("comparing");
     assert_eq!((right.differ, right.held_back), (0, None));
 }
 
-/// Whenever it dies it is gone on with, under the same numbers.
+/// Interrupted corrections are continued under the same numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corrections_that_were_cut_off_are_gone_on_with() {
+async fn interrupted_corrections_are_continued() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let view = "plays_owner_day_track";
-    let (path, before) = a_claim(&world, "claims.csv").await;
+    let (path, before) = write_claim(&world, "claims.csv").await;
     for stage in ["correct", "append"] {
         let stop = CancellationToken::new();
         let cutting = cancel_at(stage, &stop);
         let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
-        let request = corrected(view, &path);
+        let request = correcting_request(view, &path);
         let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
         cut.expect_err("it was cut off");
     }
@@ -335,13 +342,13 @@ async fn corrections_that_were_cut_off_are_gone_on_with() {
         .expect("a list");
     assert_eq!(recorded.len(), 1);
     assert_eq!(recorded[0].done_until, None);
-    let report = restore(&world, &corrected(view, &path))
+    let report = restore(&world, &correcting_request(view, &path))
         .await
-        .expect("going on");
+        .expect("continuing");
     assert!(report.held_back.is_some(), "{report:#?}");
     world.catch_up().await;
     assert_eq!(owners_total(&world, 1).await, before + 40);
-    let report = restore(&world, &corrected(view, &path))
+    let report = restore(&world, &correcting_request(view, &path))
         .await
         .expect("nothing is left");
     assert_eq!(report.differ, 0, "{report:#?}");
@@ -354,17 +361,17 @@ async fn corrections_that_were_cut_off_are_gone_on_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_may_be_coarser_and_of_any_format() {
+async fn files_of_any_format_may_have_fewer_columns() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let view = "plays_owner_day_track";
     let totals = [owners_total(&world, 1).await, owners_total(&world, 2).await];
     let lines = [
         format!(r#"{{"owner_id": 1, "expected": {}}}"#, totals[0]),
         format!(r#"{{"expected": {}, "owner_id": 2}}"#, totals[1] + 3),
     ];
-    let path = file(&world, "claims.jsonl", &[&lines[0], "", &lines[1]]);
-    let report = restore(&world, &claimed(view, &path))
+    let path = write_file(&world, "claims.jsonl", &[&lines[0], "", &lines[1]]);
+    let report = restore(&world, &claims_request(view, &path))
         .await
         .expect("comparing");
     assert_eq!(
@@ -374,16 +381,16 @@ async fn a_file_may_be_coarser_and_of_any_format() {
     );
     let near = RestoreRequest {
         tolerance: (3, 0.0),
-        ..claimed(view, &path)
+        ..claims_request(view, &path)
     };
     assert_eq!(restore(&world, &near).await.expect("comparing").differ, 0);
-    // The third owner is not in it.
+    // The third owner is not in the file.
     let whole = RestoreRequest {
         is_whole: true,
-        ..claimed(view, &path)
+        ..claims_request(view, &path)
     };
     assert_eq!(restore(&world, &whole).await.expect("comparing").differ, 2);
-    let error = restore(&world, &corrected(view, &path))
+    let error = restore(&world, &correcting_request(view, &path))
         .await
         .expect_err("no event");
     let error = error.to_string();
@@ -399,20 +406,20 @@ async fn a_file_may_be_coarser_and_of_any_format() {
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into(),
-        ..corrected(view, &path)
+        ..correcting_request(view, &path)
     };
     restore(&world, &set).await.expect("correcting");
     world.catch_up().await;
     assert_eq!(owners_total(&world, 2).await, totals[1] + 3);
-    let parquet = parquet_of(&world, &[1, 2], &[totals[0], totals[1] + 3]);
-    let report = restore(&world, &claimed(view, &parquet))
+    let parquet = parquet_totals(&world, &[1, 2], &[totals[0], totals[1] + 3]);
+    let report = restore(&world, &claims_request(view, &parquet))
         .await
         .expect("comparing");
     assert_eq!((report.keys, report.differ), (2, 0), "{report:#?}");
 }
 
-/// The same as Parquet with narrower integers, as other programs write it.
-fn parquet_of(world: &World, owners: &[i32], expected: &[i64]) -> PathBuf {
+/// Writes expected totals by owner as Parquet, with 32-bit integers.
+fn parquet_totals(world: &World, owners: &[i32], expected: &[i64]) -> PathBuf {
     parquet(
         world,
         &[
@@ -435,8 +442,8 @@ fn parquet(world: &World, columns: &[(&str, ArrayRef)]) -> PathBuf {
     path
 }
 
-/// Types that other programs write are taken where each value is the same, and never rounded or left out.
-async fn values_that_are_not_the_same_are_refused(world: &World) {
+/// Other column types are accepted if every value converts exactly; no value is rounded or skipped.
+async fn inexact_values_are_rejected(world: &World) {
     let ints = |ints: &[i64]| -> ArrayRef { Arc::new(Int64Array::from(ints.to_vec())) };
     let floats = |floats: &[f64]| -> ArrayRef { Arc::new(Float64Array::from(floats.to_vec())) };
     let texts = |texts: &[&str]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
@@ -467,35 +474,35 @@ async fn values_that_are_not_the_same_are_refused(world: &World) {
         ),
     ] {
         let columns = [columns, vec![("expected", ints(&[5]))]].concat();
-        let request = claimed("plays_owner_day", &parquet(world, &columns));
+        let request = claims_request("plays_owner_day", &parquet(world, &columns));
         let error = restore(world, &request).await.expect_err(text).to_string();
         assert!(error.contains(text), "{text}: {error}");
     }
     let rounded = [("owner_id", ints(&[1])), ("expected", floats(&[20.5]))];
-    let request = claimed("plays_owner_day", &parquet(world, &rounded));
+    let request = claims_request("plays_owner_day", &parquet(world, &rounded));
     let error = restore(world, &request)
         .await
         .expect_err("a half")
         .to_string();
     assert!(error.contains("expected is 20.5"), "{error}");
     let whole = [("owner_id", floats(&[1.0])), ("expected", floats(&[20.0]))];
-    let request = claimed("plays_owner_day", &parquet(world, &whole));
+    let request = claims_request("plays_owner_day", &parquet(world, &whole));
     restore(world, &request).await.expect("whole numbers");
     let whole = [
         ("owner_id", ints(&[1])),
         ("bucket", nanos(day_ns)),
         ("expected", ints(&[5])),
     ];
-    let request = claimed("plays_owner_day", &parquet(world, &whole));
+    let request = claims_request("plays_owner_day", &parquet(world, &whole));
     restore(world, &request)
         .await
         .expect("the beginning of a day");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_in_a_file_is_named() {
+async fn errors_in_a_file_are_located() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     for (name, lines, text) in [
         (
             "a.csv",
@@ -553,16 +560,16 @@ async fn what_is_wrong_in_a_file_is_named() {
         ("k.txt", &["x"], ".csv, .jsonl or .parquet"),
         ("l.parquet", &["x"], "l.parquet"),
     ] {
-        let path = file(&world, name, lines);
-        let error = restore(&world, &claimed("plays_owner_day", &path)).await;
+        let path = write_file(&world, name, lines);
+        let error = restore(&world, &claims_request("plays_owner_day", &path)).await;
         let error = error.expect_err(name).to_string();
         assert!(
             error.contains(text) && error.contains(name),
             "{name}: {error}"
         );
     }
-    values_that_are_not_the_same_are_refused(&world).await;
+    inexact_values_are_rejected(&world).await;
     let none = world.path().join("none.csv");
-    let error = restore(&world, &claimed("plays_owner_day", &none)).await;
+    let error = restore(&world, &claims_request("plays_owner_day", &none)).await;
     assert!(error.expect_err("no file").to_string().contains("none.csv"));
 }

@@ -1,5 +1,5 @@
-//! The Restorator, retention and erasure together: what was let go or erased differs nowhere, is found nowhere, and comes
-//! back with nothing.
+//! The Reconciler together with retention and erasure: deleted events cause no differences, and
+//! erased people do not come back.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
 use super::restore::{
-    applied, lived_in, of, one_row, plays, restore, rows_of, these_are_right, write,
+    applying_request, assert_views_match, one_row, plays, populate, request_for, restore,
+    scan_view, write_rows,
 };
 
-/// A listener of these plays.
-const GONE: i64 = 103;
+/// The erased listener.
+const ERASED: i64 = 103;
 const VIEWS: [&str; 4] = [
     "plays_detail",
     "plays_owner_day_track",
@@ -28,20 +29,20 @@ const VIEWS: [&str; 4] = [
 ];
 
 /// Plays of January and February only.
-fn old(first: u64, count: u64) -> Vec<String> {
+fn old_plays(first: u64, count: u64) -> Vec<String> {
     let mut lines = plays(first, count);
     lines.retain(|line| !line.contains("2026-03"));
     lines
 }
 
-/// How many files of events went.
-async fn let_go(world: &World) -> u64 {
+/// Runs retention; returns the number of deleted archive files.
+async fn delete_old_files(world: &World) -> u64 {
     let options = RetentionOptions {
         archive_days: 2,
         ..RetentionOptions::default()
     };
-    let canon = Arc::clone(&world.stores.entities) as _;
-    let retention = Retention::new(world.batch(), canon, options);
+    let entities = Arc::clone(&world.stores.entities) as _;
+    let retention = Retention::new(world.batch(), entities, options);
     let done = retention.run(&CancellationToken::new()).await;
     let done = done.expect("retention").into_iter();
     let mut events = done.filter(|one| one.kind == DataKind::Events);
@@ -61,12 +62,12 @@ async fn erase(world: &World, keep_log: bool) -> Receipt {
     let stop = CancellationToken::new();
     let erased = world
         .eraser()
-        .erase(&[listener(GONE)], &request, &(), &stop)
+        .erase(&[listener(ERASED)], &request, &(), &stop)
         .await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
-/// Somebody else is to be erased, and it ends before its run.
+/// Starts the erasure of another listener, which ends before its batch run.
 async fn begin_to_erase(world: &World, id: i64) {
     let stop = CancellationToken::new();
     stop.cancel();
@@ -75,11 +76,11 @@ async fn begin_to_erase(world: &World, id: i64) {
     cut.expect_err("it was stopped");
 }
 
-/// Where the listener is found now.
+/// Returns the places that still contain the listener.
 async fn places(world: &World) -> Vec<String> {
     let found = world
         .eraser()
-        .verify(&[listener(GONE)])
+        .verify(&[listener(ERASED)])
         .await
         .expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
@@ -91,11 +92,11 @@ async fn files(world: &World) -> Vec<String> {
     archive.list("archive/plays/files").await.expect("files")
 }
 
-async fn copied(world: &World) -> Vec<(String, Bytes)> {
-    copies(world, files(world).await).await
+async fn copy_files(world: &World) -> Vec<(String, Bytes)> {
+    copy_paths(world, files(world).await).await
 }
 
-async fn copies(world: &World, paths: Vec<String>) -> Vec<(String, Bytes)> {
+async fn copy_paths(world: &World, paths: Vec<String>) -> Vec<(String, Bytes)> {
     let mut copies = Vec::new();
     for path in paths {
         let bytes = world.stores.archive.get(&path).await.expect("reading");
@@ -104,143 +105,153 @@ async fn copies(world: &World, paths: Vec<String>) -> Vec<(String, Bytes)> {
     copies
 }
 
-/// A run, and then the events of old days go.
-async fn without_old_events(world: &World) {
-    world.ingest(&old(0, 150)).await;
+/// Counts and archives old events, then deletes their files.
+async fn archive_and_delete_old_events(world: &World) {
+    world.ingest(&old_plays(0, 150)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    assert!(let_go(world).await > 0);
+    assert!(delete_old_files(world).await > 0);
     assert_eq!(files(world).await, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn days_of_which_events_went_are_compared_with_their_result() {
+async fn days_without_events_are_compared_with_their_results() {
     let world = World::new().await;
-    without_old_events(&world).await;
-    these_are_right(&world, &VIEWS).await;
-    let told = restore(&world, &of("plays_owner_all"))
+    archive_and_delete_old_events(&world).await;
+    assert_views_match(&world, &VIEWS).await;
+    let report = restore(&world, &request_for("plays_owner_all"))
         .await
         .expect("comparing");
-    let told = told.warnings.join(" ");
+    let warnings = report.warnings.join(" ");
     assert!(
-        told.contains("retention.archive_days") && told.contains("2026-01-01"),
-        "{told}"
+        warnings.contains("retention.archive_days") && warnings.contains("2026-01-01"),
+        "{warnings}"
     );
-    // Late ones for the same days, some that repeat what is gone, and new ones.
+    // Late events for the same days, repeats of deleted events, and new events.
     world.ingest(&plays(300, 40)).await;
-    world.ingest(&old(0, 20)).await;
+    world.ingest(&old_plays(0, 20)).await;
     world.catch_up().await;
-    these_are_right(&world, &VIEWS).await;
+    assert_views_match(&world, &VIEWS).await;
     world.run(&RunRequest::default()).await.expect("a run");
-    these_are_right(&world, &VIEWS).await;
+    assert_views_match(&world, &VIEWS).await;
 
     let view = "plays_owner_day_track";
     let table = world.catalog.job(view).expect("the job").view().to_owned();
-    let page = rows_of(&world, &table).await;
+    let page = scan_view(&world, &table).await;
     for row in [0, page.counts.len() - 1] {
         let count = page.counts.value(row) + 5;
-        write(&world, &table, &one_row(&page, row, Some(count))).await;
+        write_rows(&world, &table, &one_row(&page, row, Some(count))).await;
     }
-    let report = restore(&world, &applied(view)).await.expect("restoring");
+    let report = restore(&world, &applying_request(view))
+        .await
+        .expect("restoring");
     assert_eq!(report.differ, 2, "{report:#?}");
     let mut causes = report.differences.iter().map(|one| one.cause);
     assert!(
         causes.all(|cause| cause == RestoreCause::ChangedRow),
         "{report:#?}"
     );
-    assert_eq!(rows_of(&world, &table).await.counts, page.counts);
-    these_are_right(&world, &VIEWS).await;
+    assert_eq!(scan_view(&world, &table).await.counts, page.counts);
+    assert_views_match(&world, &VIEWS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_is_erased_from_days_of_which_events_went() {
+async fn erasure_covers_days_without_events() {
     let world = World::new().await;
-    world.ingest(&old(0, 150)).await;
+    world.ingest(&old_plays(0, 150)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    let copies = copied(&world).await;
-    assert!(let_go(&world).await > 0);
+    let copies = copy_files(&world).await;
+    assert!(delete_old_files(&world).await > 0);
     world.ingest(&plays(300, 40)).await;
     world.catch_up().await;
     let served = world.serve().await;
     let total = "/api/v1/stats/plays/total?owner_id=1";
     let before = served.client.ask(total).await["count"].clone();
-    begin_to_erase(&world, GONE + 1).await;
+    begin_to_erase(&world, ERASED + 1).await;
     let receipt = erase(&world, false).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     assert_eq!(served.client.ask(total).await["count"], before);
-    these_are_right(&world, &VIEWS).await;
-    // Files of the log's later stretch go as well, those that stand in the place of others among them; but not while
-    // an erasure is to take them out of results.
-    world.ingest(&old(500, 60)).await;
+    assert_views_match(&world, &VIEWS).await;
+    // Retention also deletes later files, including those that replaced others, but not while an
+    // erasure still needs them to correct results.
+    world.ingest(&old_plays(500, 60)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    begin_to_erase(&world, GONE + 2).await;
-    assert_eq!(let_go(&world).await, 0);
-    let waits = restore(&world, &of("plays_detail"))
+    begin_to_erase(&world, ERASED + 2).await;
+    assert_eq!(delete_old_files(&world).await, 0);
+    let refused = restore(&world, &request_for("plays_detail"))
         .await
-        .expect_err("it waits");
-    assert!(waits.to_string().contains("finish the erasure"), "{waits}");
+        .expect_err("an unfinished erasure");
+    assert!(
+        refused.to_string().contains("finish the erasure"),
+        "{refused}"
+    );
     assert!(erase(&world, false).await.is_clean());
-    assert!(let_go(&world).await > 0);
-    these_are_right(&world, &VIEWS).await;
-    // What comes back from a copy comes without the listener, and gives the same rows.
+    assert!(delete_old_files(&world).await > 0);
+    assert_views_match(&world, &VIEWS).await;
+    // Files restored from a copy are redacted, and give the same rows.
     for (path, bytes) in copies {
         world
             .stores
             .archive
             .put(&path, bytes)
             .await
-            .expect("putting back");
+            .expect("restoring a copy");
     }
     world.run(&RunRequest::default()).await.expect("a run");
-    these_are_right(&world, &VIEWS).await;
+    assert_views_match(&world, &VIEWS).await;
     assert_eq!(places(&world).await, Vec::<String>::new());
     served.end().await;
 }
 
-/// A file of what is expected of the listener's plays.
+/// A request with a file of expected plays of the listener.
 fn claim(world: &World) -> RestoreRequest {
     let path: PathBuf = world.path().join("claims.csv");
     let lines = format!(
-        "track_id,bucket,owner_id,listener_id,kind,expected\n12,2026-02-20,1,{GONE},play,40\n"
+        "track_id,bucket,owner_id,listener_id,kind,expected\n12,2026-02-20,1,{ERASED},play,40\n"
     );
     std::fs::write(&path, lines).expect("writing a file");
     RestoreRequest {
         expected: Expected::File(path),
-        ..applied("plays_track_day_listener")
+        ..applying_request("plays_track_day_listener")
     }
 }
 
-/// Corrections, and keys of rows that were written anew, name listeners; what records them does so no more.
+/// Erasure also covers the records of corrections and of rewritten rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_restorations_name_nobody_who_was_erased() {
+async fn restoration_records_are_redacted() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let view = "plays_track_day_listener";
     let report = restore(&world, &claim(&world)).await.expect("correcting");
     assert_eq!(report.applied.expect("it was applied").corrections, 1);
     world.catch_up().await;
     let table = world.catalog.job(view).expect("the job").view().to_owned();
-    let page = rows_of(&world, &table).await;
+    let page = scan_view(&world, &table).await;
     for row in 0..page.counts.len() {
-        write(&world, &table, &one_row(&page, row, Some(99))).await;
+        write_rows(&world, &table, &one_row(&page, row, Some(99))).await;
     }
-    let report = restore(&world, &applied(view)).await.expect("restoring");
+    let report = restore(&world, &applying_request(view))
+        .await
+        .expect("restoring");
     assert!(report.applied.expect("it was applied").rows > 0);
     assert!(places(&world).await.contains(&"restorations".to_owned()));
 
     let receipt = erase(&world, false).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     assert_eq!(places(&world).await, Vec::<String>::new());
-    // The file still names the listener: nothing is made of that.
+    // The file still names the listener, whose line is ignored.
     let report = restore(&world, &claim(&world)).await.expect("comparing");
     assert_eq!((report.keys, report.differ), (0, 0), "{report:#?}");
     assert!(
-        report.warnings.iter().any(|told| told.contains("erased")),
+        report
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("erased")),
         "{report:#?}"
     );
-    these_are_right(&world, &VIEWS).await;
+    assert_views_match(&world, &VIEWS).await;
     let served = world.serve().await;
     let total = "/api/v1/stats/plays/total?owner_id=1";
     let before = served.client.ask(total).await["count"].as_i64();
@@ -256,97 +267,99 @@ async fn records_of_restorations_name_nobody_who_was_erased() {
     assert_eq!(places(&world).await, Vec::<String>::new());
 }
 
-/// The history of comparisons names the listeners whose rows differed; once somebody is erased, it does so no more.
+/// Erasure also covers the history of comparisons, which contains keys of differing rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_history_names_nobody_who_was_erased() {
+async fn the_comparison_history_is_redacted() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let view = "plays_track_day_listener";
     let table = world.catalog.job(view).expect("the job").view().to_owned();
-    let page = rows_of(&world, &table).await;
+    let page = scan_view(&world, &table).await;
     for row in 0..page.counts.len() {
-        write(&world, &table, &one_row(&page, row, Some(99))).await;
+        write_rows(&world, &table, &one_row(&page, row, Some(99))).await;
     }
-    let mut request = of(view);
-    let ids = [GONE.to_string(), "104".to_owned()];
+    let mut request = request_for(view);
+    let ids = [ERASED.to_string(), "104".to_owned()];
     request.keys.insert("listener_id".to_owned(), ids.to_vec());
     let report = restore(&world, &request).await.expect("comparing");
     assert!(report.differ > 1, "{report:#?}");
-    let named = async |id: i64| {
+    let count_differences = async |id: i64| {
         let records = &*world.stores.records;
         let all = stores::reconciliations::list(records, Source::Plays, None, 10).await;
         let newest = all.expect("a history").remove(0).record;
         let worst = newest["worst"].as_array().expect("a list").iter();
-        let of_id = worst.filter(|one| one["key"]["listener_id"] == id);
-        (of_id.count(), newest["differ"].as_u64())
+        let matching = worst.filter(|one| one["key"]["listener_id"] == id);
+        (matching.count(), newest["differ"].as_u64())
     };
-    let before = named(GONE).await;
-    let other = named(104).await;
+    let before = count_differences(ERASED).await;
+    let other = count_differences(104).await;
     assert!(before.0 > 0 && other.0 > 0, "{before:?} {other:?}");
     assert!(places(&world).await.contains(&"comparisons".to_owned()));
     let receipt = erase(&world, false).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     assert_eq!(places(&world).await, Vec::<String>::new());
-    assert_eq!(named(GONE).await, (0, before.1));
-    assert_eq!(named(104).await, other, "others stay");
+    assert_eq!(count_differences(ERASED).await, (0, before.1));
+    assert_eq!(count_differences(104).await, other, "other listeners stay");
 }
 
-/// A file that is made anew from the log is made without the listener, whom the log still names.
+/// The log still contains the erased listener; an archive file rebuilt from it does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_made_anew_bring_nobody_back() {
+async fn rebuilt_files_are_redacted() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     let receipt = erase(&world, true).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     let archive = &world.stores.archive;
-    let whole = files(&world).await;
-    for path in &whole {
+    let paths = files(&world).await;
+    for path in &paths {
         archive.delete(path).await.expect("deleting");
     }
     let view = "plays_owner_day_track";
-    let error = restore(&world, &of(view))
+    let error = restore(&world, &request_for(view))
         .await
         .expect_err("files are missing");
     assert!(
-        whole.iter().any(|path| error.to_string().contains(path)),
+        paths.iter().any(|path| error.to_string().contains(path)),
         "{error}"
     );
-    restore(&world, &applied(view)).await.expect("restoring");
-    assert_eq!(files(&world).await, whole);
-    assert_eq!(places(&world).await, ["log"]);
-    these_are_right(&world, &VIEWS).await;
-
-    // Once the log is gone, too, it is said what is to be done.
-    assert!(erase(&world, false).await.is_clean());
-    archive.delete(&whole[0]).await.expect("deleting");
-    let error = restore(&world, &applied(view))
+    restore(&world, &applying_request(view))
         .await
-        .expect_err("nothing gives it");
+        .expect("restoring");
+    assert_eq!(files(&world).await, paths);
+    assert_eq!(places(&world).await, ["log"]);
+    assert_views_match(&world, &VIEWS).await;
+
+    // Without the log the error says how to restore the file.
+    assert!(erase(&world, false).await.is_clean());
+    archive.delete(&paths[0]).await.expect("deleting");
+    let error = restore(&world, &applying_request(view))
+        .await
+        .expect_err("a lost file");
     let text = error.to_string();
     assert!(
-        text.contains(&whole[0]) && text.contains("Restore the file"),
+        text.contains(&paths[0]) && text.contains("Restore the file"),
         "{text}"
     );
 }
 
-/// A copy of the archive from before an erasure names who was erased: nothing is compared with it.
+/// An archive copy from before an erasure contains the erased person, so no comparison uses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_archive_brings_nobody_back() {
+async fn an_older_archive_copy_is_rejected_until_redacted() {
     let world = World::new().await;
-    lived_in(&world).await;
+    populate(&world).await;
     world.run(&RunRequest::default()).await.expect("a run");
     let archive = &world.stores.archive;
     let paths = archive.list("archive/plays").await.expect("listing");
-    let before = copies(&world, paths).await;
+    let before = copy_paths(&world, paths).await;
     assert!(erase(&world, false).await.is_clean());
     for path in archive.list("archive/plays").await.expect("listing") {
         archive.delete(&path).await.expect("deleting");
     }
     for (path, bytes) in before {
-        archive.put(&path, bytes).await.expect("putting back");
+        archive.put(&path, bytes).await.expect("restoring a copy");
     }
     let view = "plays_track_day_listener";
-    for request in [of(view), applied(view)] {
+    for request in [request_for(view), applying_request(view)] {
         let error = restore(&world, &request).await.expect_err("an older copy");
         assert!(
             error
@@ -356,6 +369,6 @@ async fn an_older_archive_brings_nobody_back() {
         );
     }
     world.run(&RunRequest::default()).await.expect("a run");
-    these_are_right(&world, &VIEWS).await;
+    assert_views_match(&world, &VIEWS).await;
     assert_eq!(places(&world).await, Vec::<String>::new());
 }

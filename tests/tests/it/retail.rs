@@ -1,5 +1,5 @@
-//! Real input, through processes, compared with answers that are computed from the raw records by
-//! other means, in three zones.
+//! Real plays through processes: responses are compared with a recount of the raw records in three
+//! time zones.
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ const SUBSET_COUNTS: MonthCounts = MonthCounts {
 };
 
 #[test]
-fn retail_is_answered_as_other_means_answer() {
+fn retail_counts_match_a_recount() {
     let records = PLAYS.read();
     let month_counts = match records.is_full {
         true => FULL_COUNTS,
@@ -56,9 +56,9 @@ fn retail_is_answered_as_other_means_answer() {
         write("1.jsonl", &lines[..half]),
         write("2.jsonl", &lines[half..]),
     );
-    // One partition is enough for the recount: all records, each once.
+    // The recount needs only one partition with all records.
     let count = i64::try_from(lines.len()).expect("a count");
-    let truth = Recount::of(&[lines], &[count]);
+    let truth = Recount::new(&[lines], &[count]);
     let server = Server::start(&data, &[]);
     done(&data, &["ingest", "plays", &first]);
     done(&data, &["speed", "--until-caught-up"]);
@@ -67,7 +67,7 @@ fn retail_is_answered_as_other_means_answer() {
     assert_eq!(report["drift"]["total"], 0, "{report}");
     done(&data, &["ingest", "plays", &second]);
     done(&data, &["speed", "--until-caught-up"]);
-    // Half of it in the batch views, half of it live.
+    // Half of the plays are in batch views, half in live state.
     assert_eq!(count_months(&server.client), month_counts);
     compare(&server.client, &truth, 1);
     done(&data, &["batch", "run"]);
@@ -86,7 +86,7 @@ fn compare(client: &Client, truth: &Recount, depth: usize) {
                 "owner_id=109&country=FR",
             ),
         ] {
-            one(client, truth, &zone, zone_name, filters, query);
+            compare_query(client, truth, &zone, zone_name, filters, query);
         }
     }
 }
@@ -103,7 +103,7 @@ fn count_months(client: &Client) -> MonthCounts {
     MonthCounts { november, october }
 }
 
-fn one(
+fn compare_query(
     client: &Client,
     truth: &Recount,
     zone: &TimeZone,
@@ -154,7 +154,7 @@ fn one(
         let got: Vec<Value> = points.map(|p| json!([p["at"], p["count"]])).collect();
         let series = truth.series(&bounded, interval, zone).into_iter();
         let want: Vec<Value> = series.map(|(at, n)| json!([at.to_string(), n])).collect();
-        same(&got, &want, &format!("{custom} {interval}"));
+        assert_same_rows(&got, &want, &format!("{custom} {interval}"));
     }
     for (by, field) in [
         ("track", "track_id"),
@@ -174,12 +174,12 @@ fn one(
         }
         let sums = truth.breakdown(&bounded, field).into_iter();
         let want: Vec<Value> = sums.map(|(key, n)| json!([key, n])).collect();
-        same(&rows, &want, &format!("{custom} {by}"));
+        assert_same_rows(&rows, &want, &format!("{custom} {by}"));
     }
 }
 
-/// The same rows; says only the first that differs.
-fn same(got: &[Value], want: &[Value], what: &str) {
+/// Checks that rows are equal; the message shows only the first difference.
+fn assert_same_rows(got: &[Value], want: &[Value], what: &str) {
     let differs = got.iter().zip(want).position(|(got, want)| got != want);
     if let Some(at) = differs {
         panic!("{what}: row {at} is {}, expected {}", got[at], want[at]);

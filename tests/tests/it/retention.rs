@@ -1,5 +1,4 @@
-//! A log that keeps its records only until a run has covered them: the archive has them, and nothing
-//! else is needed of them.
+//! A log that deletes records once a batch run covers them: the archive is sufficient.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ fn play(number: i64) -> (i64, i64, String) {
     (owner, amount, line.to_string())
 }
 
-/// Lines, of which the sums by owner are noted.
+/// Returns lines, and adds their amounts to the totals by owner.
 fn lines(numbers: std::ops::Range<i64>, truth: &mut BTreeMap<i64, i64>) -> Vec<String> {
     numbers
         .map(play)
@@ -48,8 +47,8 @@ async fn check(served: &Served, truth: &BTreeMap<i64, i64>) {
     }
 }
 
-/// Deletes what the newest complete run covers from the log.
-async fn forget_covered(world: &World) {
+/// Deletes the records that the newest complete run covers from the log.
+async fn delete_covered_records(world: &World) {
     let runs = world.stores.views.runs(Source::Plays).await.expect("runs");
     let mut newest = runs
         .runs
@@ -69,20 +68,20 @@ async fn forget_covered(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_a_run_covers_may_go_on_servers() {
+async fn covered_records_may_be_deleted_on_servers() {
     let world = World::on_servers().await;
     let mut truth = BTreeMap::new();
     world.ingest(&lines(0..200, &mut truth)).await;
     world.catch_up().await;
     let served = world.serve().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    forget_covered(&world).await;
+    delete_covered_records(&world).await;
     check(&served, &truth).await;
     world.ingest(&lines(200..300, &mut truth)).await;
     world.catch_up().await;
     check(&served, &truth).await;
-    // A new life of live state begins at the cuts, from which on the log is there.
-    world.lose_live();
+    // A new generation of live state begins at the cuts, where the log now starts.
+    world.delete_live_state();
     world.catch_up().await;
     check(&served, &truth).await;
     for full in [false, true] {
@@ -91,10 +90,10 @@ async fn records_that_a_run_covers_may_go_on_servers() {
             ..RunRequest::default()
         };
         world.run(&request).await.expect("a run");
-        forget_covered(&world).await;
+        delete_covered_records(&world).await;
         check(&served, &truth).await;
     }
-    world.lose_live();
+    world.delete_live_state();
     world.catch_up().await;
     check(&served, &truth).await;
     served.end().await;

@@ -1,5 +1,5 @@
-//! Old events go, and every answer stays: what comes later for their days is counted, what comes again is not, and
-//! what would need the events is refused.
+//! Retention of archived events does not change responses. Late events for the same days count,
+//! repeated ones do not, and operations that need deleted events are rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// A play of the first two days of March, three days before the world's clock; or of its day.
+/// A play of the first two days of March, at least three days before the world's clock; or of its
+/// day.
 fn play(number: i64, is_new: bool) -> (i64, i64, String) {
     let (owner, amount) = (number % 5, 1 + number % 3);
     let minutes = number * 7 % 2_880;
@@ -28,7 +29,7 @@ fn play(number: i64, is_new: bool) -> (i64, i64, String) {
     (owner, amount, line.to_string())
 }
 
-/// The plays of a world, and what they add up to by owner.
+/// Expected totals by owner.
 #[derive(Debug, Default)]
 struct Truth(BTreeMap<i64, i64>);
 
@@ -63,13 +64,14 @@ impl Truth {
     }
 }
 
-/// Two hours go by: what is logged then repeats nothing that the speed layer knows, where the log has no clock of its own.
-fn later(world: &World) {
+/// Advances the clock by two hours, beyond the deduplication window of logs without their own
+/// clock.
+fn pass_two_hours(world: &World) {
     world.clock.set_ms(world.clock.now_ms() + 2 * HOUR_MS);
 }
 
-/// Lines that came before.
-fn again(numbers: std::ops::Range<i64>) -> Vec<String> {
+/// Lines that were ingested before.
+fn repeated(numbers: std::ops::Range<i64>) -> Vec<String> {
     numbers.map(|number| play(number, false).2).collect()
 }
 
@@ -85,16 +87,16 @@ fn retention(world: &World, archive_days: u32) -> Retention {
     )
 }
 
-fn of_events(reports: Vec<KindReport>) -> KindReport {
+fn events_report(reports: Vec<KindReport>) -> KindReport {
     let mut reports = reports.into_iter();
     reports
         .find(|one| one.kind == DataKind::Events)
         .expect("events")
 }
 
-async fn let_go(world: &World, archive_days: u32) -> KindReport {
+async fn delete_old_files(world: &World, archive_days: u32) -> KindReport {
     let run = retention(world, archive_days);
-    of_events(run.run(&CancellationToken::new()).await.expect("retention"))
+    events_report(run.run(&CancellationToken::new()).await.expect("retention"))
 }
 
 async fn files(world: &World) -> Vec<String> {
@@ -102,8 +104,8 @@ async fn files(world: &World) -> Vec<String> {
     files.expect("the archive")
 }
 
-/// A run that is expected to be refused for want of events.
-async fn refused(world: &World, request: &RunRequest) {
+/// Checks that a run fails because events are deleted.
+async fn assert_rejected(world: &World, request: &RunRequest) {
     let error = world.run(request).await.expect_err("events are gone");
     let text = error.to_string();
     assert!(
@@ -119,70 +121,73 @@ fn full() -> RunRequest {
     }
 }
 
-/// Counts, runs, lets go, and counts on.
-async fn law(world: &World) {
+/// Counts, runs, deletes old events, and counts more.
+async fn delete_and_count(world: &World) {
     let mut truth = Truth::default();
     world.ingest(&truth.lines(0..200, false)).await;
     world.ingest(&truth.lines(200..230, true)).await;
     world.catch_up().await;
     let served = world.serve().await;
-    let held_back = let_go(world, 2).await;
+    let report = delete_old_files(world, 2).await;
     assert_eq!(
-        held_back.deleted.count, 0,
-        "nothing is archived yet: {held_back:?}"
+        report.deleted.count, 0,
+        "nothing is archived yet: {report:?}"
     );
     world.run(&RunRequest::default()).await.expect("a run");
     truth.check(&served).await;
 
-    let there = files(world).await;
-    let looked = retention(world, 2).show().await.expect("a look");
-    let topics = looked.iter().filter(|one| one.kind == DataKind::Topic);
+    let before = files(world).await;
+    let preview = retention(world, 2).show().await.expect("a preview");
+    let topics = preview.iter().filter(|one| one.kind == DataKind::Topic);
     let policies: Vec<&str> = topics.map(|topic| &*topic.policy).collect();
-    assert!(!policies.is_empty(), "{looked:?}");
+    assert!(!policies.is_empty(), "{preview:?}");
     assert!(
         policies.iter().all(|policy| !policy.contains("unknown")),
         "{policies:?}"
     );
-    let looked = of_events(looked);
+    let preview = events_report(preview);
     assert!(
-        looked.eligible.count > 0 && looked.deleted.count == 0,
-        "{looked:?}"
+        preview.eligible.count > 0 && preview.deleted.count == 0,
+        "{preview:?}"
     );
-    assert_eq!(files(world).await, there, "who looks deletes nothing");
-    let mixed = let_go(world, 3).await;
+    assert_eq!(files(world).await, before, "a preview deletes nothing");
+    let mixed = delete_old_files(world, 3).await;
     assert!(
         !mixed.retained.is_empty(),
-        "some hold events of the second: {mixed:?}"
+        "some files contain events of the second day: {mixed:?}"
     );
-    let went = let_go(world, 2).await;
+    let report = delete_old_files(world, 2).await;
     assert_eq!(
-        mixed.deleted.count + went.deleted.count,
-        looked.eligible.count,
-        "{went:?}"
+        mixed.deleted.count + report.deleted.count,
+        preview.eligible.count,
+        "{report:?}"
     );
-    assert!(files(world).await.len() < there.len(), "files went");
+    assert!(
+        files(world).await.len() < before.len(),
+        "files were deleted"
+    );
     truth.check(&served).await;
 
-    come_late(world, &served, &mut truth).await;
-    what_needs_them_is_refused(world).await;
+    ingest_late_events(world, &served, &mut truth).await;
+    check_rejections(world).await;
     truth.check(&served).await;
-    world.lose_live();
+    world.delete_live_state();
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     truth.check(&served).await;
-    let whole = world.batch().check_archive(Source::Plays).await;
-    let (files, events) = whole.expect("a whole archive");
+    let checked = world.batch().check_archive(Source::Plays).await;
+    let (files, events) = checked.expect("a whole archive");
     assert!(files > 0 && events >= 230, "{files} files, {events} events");
     served.end().await;
 }
 
-/// Late events, and such as came before, beyond the window of the speed layer.
-async fn come_late(world: &World, served: &Served, truth: &mut Truth) {
+/// Ingests late events and repeats of earlier ones, beyond the deduplication window.
+async fn ingest_late_events(world: &World, served: &Served, truth: &mut Truth) {
     for round in 0..3 {
-        later(world);
+        pass_two_hours(world);
         let from = 300 + round * 40;
         world.ingest(&truth.lines(from..from + 40, false)).await;
-        world.ingest(&again(0..25)).await;
+        world.ingest(&repeated(0..25)).await;
         world
             .ingest(&truth.lines(500 + round * 10..510 + round * 10, true))
             .await;
@@ -198,7 +203,7 @@ async fn come_late(world: &World, served: &Served, truth: &mut Truth) {
             let causes: Vec<Cause> = causes.copied().collect();
             assert!(
                 !causes.is_empty(),
-                "what repeats events was counted: {:?}",
+                "the speed layer counted no repeated event: {:?}",
                 report.drift
             );
             assert!(
@@ -208,39 +213,41 @@ async fn come_late(world: &World, served: &Served, truth: &mut Truth) {
             );
         }
         truth.check(served).await;
-        let went = let_go(world, 2).await;
+        let report = delete_old_files(world, 2).await;
         assert!(
-            round > 0 || went.deleted.count > 0 || !went.retained.is_empty(),
-            "{went:?}"
+            round > 0 || report.deleted.count > 0 || !report.retained.is_empty(),
+            "{report:?}"
         );
         truth.check(served).await;
     }
 }
 
-async fn what_needs_them_is_refused(world: &World) {
-    refused(world, &full()).await;
+async fn check_rejections(world: &World) {
+    assert_rejected(world, &full()).await;
     let single = RunRequest {
         jobs: vec!["plays_detail".to_owned()],
         ..RunRequest::default()
     };
-    refused(world, &single).await;
-    let begun = world.batch().backfill(Source::Plays).await;
-    let text = begun.expect_err("no run could take it in").to_string();
+    assert_rejected(world, &single).await;
+    let started = world.batch().backfill(Source::Plays).await;
+    let text = started
+        .expect_err("a backfill needs all events")
+        .to_string();
     assert!(text.contains("retention.archive_days"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_stay_when_old_events_go() {
-    law(&World::new().await).await;
+async fn deleting_old_events_changes_no_response() {
+    delete_and_count(&World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_stay_when_old_events_go_on_servers() {
-    law(&World::on_servers().await).await;
+async fn deleting_old_events_changes_no_response_on_servers() {
+    delete_and_count(&World::on_servers().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_come_back_count_again() {
+async fn restored_files_count_again() {
     let world = World::new().await;
     let mut truth = Truth::default();
     world.ingest(&truth.lines(0..120, false)).await;
@@ -252,33 +259,36 @@ async fn files_that_come_back_count_again() {
         let bytes = archive.get(&path).await.expect("the archive");
         copies.push((path, bytes.expect("a file")));
     }
-    assert!(let_go(&world, 2).await.deleted.count > 0);
+    assert!(delete_old_files(&world, 2).await.deleted.count > 0);
     world.ingest(&truth.lines(120..140, false)).await;
     world.catch_up().await;
-    refused(&world, &full()).await;
+    assert_rejected(&world, &full()).await;
     for (path, bytes) in copies {
-        archive.put(&path, bytes).await.expect("putting back");
+        archive.put(&path, bytes).await.expect("restoring a copy");
     }
     world.run(&full()).await.expect("all events are there");
     let served = world.serve().await;
     truth.check(&served).await;
-    assert!(let_go(&world, 2).await.deleted.count > 0, "and go again");
+    assert!(
+        delete_old_files(&world, 2).await.deleted.count > 0,
+        "they are deleted again"
+    );
     truth.check(&served).await;
     served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_run_needs_that_died_stays() {
+async fn events_of_an_interrupted_run_are_retained() {
     for stage in ["archive", "compute", "check", "publish", "drift", "drop"] {
         let world = World::new().await;
         let mut truth = Truth::default();
         world.ingest(&truth.lines(0..120, false)).await;
         world.catch_up().await;
         world.run(&RunRequest::default()).await.expect("a run");
-        assert!(let_go(&world, 2).await.deleted.count > 0);
-        later(&world);
+        assert!(delete_old_files(&world, 2).await.deleted.count > 0);
+        pass_two_hours(&world);
         world.ingest(&truth.lines(120..160, false)).await;
-        world.ingest(&again(0..10)).await;
+        world.ingest(&repeated(0..10)).await;
         world.catch_up().await;
         let reached = CancellationToken::new();
         let at = cancel_at(stage, &reached);
@@ -289,23 +299,23 @@ async fn what_a_run_needs_that_died_stays() {
             () = reached.cancelled() => {}
             _ = batch.run(Source::Plays, &request, &at, &stop) => {}
         }
-        // Nothing goes while a run is unfinished, and what it needs is there afterwards.
-        let report = let_go(&world, 2).await;
+        // Retention deletes nothing while a run is unfinished.
+        let report = delete_old_files(&world, 2).await;
         let runs = world.stores.views.runs(Source::Plays).await.expect("runs");
         if runs.runs.open().is_some() {
             assert_eq!(report.deleted.count, 0, "{stage}: {report:?}");
         }
-        world.run_once_free(Source::Plays, &request).await;
+        world.run_after_lease(Source::Plays, &request).await;
         let served = world.serve().await;
         truth.check(&served).await;
-        let_go(&world, 2).await;
+        delete_old_files(&world, 2).await;
         truth.check(&served).await;
         served.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_at_once_do_no_harm() {
+async fn concurrent_retention_changes_no_response() {
     let world = World::new().await;
     let mut truth = Truth::default();
     let served = world.serve().await;
@@ -316,21 +326,21 @@ async fn several_at_once_do_no_harm() {
         world.catch_up().await;
         let request = RunRequest::default();
         let (_, _, run) = tokio::join!(
-            let_go(&world, 2),
-            let_go(&world, 2),
-            world.run_once_free(Source::Plays, &request)
+            delete_old_files(&world, 2),
+            delete_old_files(&world, 2),
+            world.run_after_lease(Source::Plays, &request)
         );
         assert!(run.epoch > 0);
-        let (one, other) = tokio::join!(let_go(&world, 2), let_go(&world, 2));
+        let (one, other) = tokio::join!(delete_old_files(&world, 2), delete_old_files(&world, 2));
         assert!(one.deleted.count + other.deleted.count + one.retained.len() as u64 > 0);
         truth.check(&served).await;
     }
     served.end().await;
 }
 
-/// Cut off at any moment, it is gone on with by the next, and answers stay.
+/// Retention that is interrupted at any moment is completed by the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_lets_go_may_die_at_any_moment() {
+async fn interrupted_retention_is_completed() {
     let world = World::new().await;
     let mut truth = Truth::default();
     let served = world.serve().await;
@@ -340,22 +350,22 @@ async fn what_lets_go_may_die_at_any_moment() {
             .await;
         world.catch_up().await;
         world
-            .run_once_free(Source::Plays, &RunRequest::default())
+            .run_after_lease(Source::Plays, &RunRequest::default())
             .await;
-        let there = files(&world).await.len();
+        let before = files(&world).await.len();
         for cut_ms in [1, 3, 6, 10, 15, 25, 40] {
-            let died = let_go(&world, 2);
-            let _cut_off = tokio::time::timeout(Duration::from_millis(cut_ms), died).await;
+            let retention = delete_old_files(&world, 2);
+            let _cut_off = tokio::time::timeout(Duration::from_millis(cut_ms), retention).await;
         }
-        let_go(&world, 2).await;
-        assert!(files(&world).await.len() < there, "round {round}");
+        delete_old_files(&world, 2).await;
+        assert!(files(&world).await.len() < before, "round {round}");
         truth.check(&served).await;
     }
-    later(&world);
-    world.ingest(&again(0..30)).await;
+    pass_two_hours(&world);
+    world.ingest(&repeated(0..30)).await;
     world.catch_up().await;
     let report = world
-        .run_once_free(Source::Plays, &RunRequest::default())
+        .run_after_lease(Source::Plays, &RunRequest::default())
         .await;
     assert_eq!(report.duplicates, 30, "{report:?}");
     truth.check(&served).await;
@@ -363,13 +373,13 @@ async fn what_lets_go_may_die_at_any_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_view_is_refused_and_the_old_ones_go_on() {
+async fn a_new_view_is_rejected_and_the_others_continue() {
     let world = World::new().await;
     let mut truth = Truth::default();
     world.ingest(&truth.lines(0..120, false)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    assert!(let_go(&world, 2).await.deleted.count > 0);
+    assert!(delete_old_files(&world, 2).await.deleted.count > 0);
     let views = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
     let text = |file: &str| {
         let path = views.join("plays_owner_day").join(file);
@@ -380,19 +390,19 @@ async fn a_new_view_is_refused_and_the_old_ones_go_on() {
     let newer = world.with_catalog(newer);
     world.ingest(&truth.lines(120..130, true)).await;
     world.catch_up().await;
-    refused(&newer, &RunRequest::default()).await;
-    let held_back = let_go(&world, 2).await;
-    assert_eq!(held_back.deleted.count, 0, "{held_back:?}");
-    let told = world.stores.views.run_details(Source::Plays, 2).await;
-    let told = told.expect("records").expect("a run that is not finished");
-    let outcome = told.unpublished_reason(1).expect("it is not published");
+    assert_rejected(&newer, &RunRequest::default()).await;
+    let report = delete_old_files(&world, 2).await;
+    assert_eq!(report.deleted.count, 0, "{report:?}");
+    let details = world.stores.views.run_details(Source::Plays, 2).await;
+    let details = details.expect("records").expect("an unfinished run");
+    let outcome = details.unpublished_reason(1).expect("it is not published");
     assert!(
         outcome.reason.contains("retention.archive_days"),
         "{outcome:?}"
     );
     let served = world.serve().await;
     truth.check(&served).await;
-    // The build of before finishes the run.
+    // The earlier build finishes the run.
     world.run(&RunRequest::default()).await.expect("a run");
     truth.check(&served).await;
     served.end().await;

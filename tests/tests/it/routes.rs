@@ -1,5 +1,5 @@
-//! Real input, through processes: the aircraft of a year's flights as athletes who connect the routes that they
-//! fly, several times most of them, compared with plain SQL over the records.
+//! A year of real flights through processes: aircraft are athletes that connect to the routes they
+//! fly. Responses are compared with plain SQL over the records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionContext;
 use serde_json::{Value, json};
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Server, done};
 use tests::records::{EFFORT_SAMPLE_INTERVAL, EFFORTS};
 
@@ -18,12 +18,12 @@ const SAMPLE_COUNT: usize = 29_746;
 
 #[test]
 fn aircraft_connect_routes_embedded() {
-    connect(&Place::embedded());
+    connect(&Installation::embedded());
 }
 
 #[test]
 fn aircraft_connect_routes_on_servers() {
-    connect(&Place::on_servers());
+    connect(&Installation::on_servers());
 }
 
 fn flights() -> Vec<Value> {
@@ -39,7 +39,7 @@ fn int(row: &Value, name: &str) -> i64 {
     row[name].as_i64().expect(name)
 }
 
-/// A flight as an authorization: of every third it is said that it is taken back.
+/// A flight as an authorization; every third is revoked.
 fn authorization(flight: &Value, version: i64) -> Value {
     let id = int(flight, "id");
     let mut row = json!({
@@ -55,13 +55,14 @@ fn authorization(flight: &Value, version: i64) -> Value {
     row
 }
 
-/// The rows that plain SQL looks at.
+/// The expected rows of the entity store, by id.
 #[derive(Default)]
 struct Rows(BTreeMap<i64, Value>);
 
 impl Rows {
-    /// Has lines taken, and takes them itself: an older version than the stored one changes nothing.
-    fn ingest(&mut self, place: &Place, lines: &[Value]) {
+    /// Ingests lines, and updates the expected rows; an older version than the stored one changes
+    /// nothing.
+    fn ingest(&mut self, installation: &Installation, lines: &[Value]) {
         let mut text = String::new();
         for line in lines {
             text.push_str(&line.to_string());
@@ -71,10 +72,10 @@ impl Rows {
                 self.0.insert(int(line, "id"), line.clone());
             }
         }
-        place.ingest("authorizations", &text);
+        installation.ingest("authorizations", &text);
     }
 
-    /// How many different aircraft are connected to each route, by plain SQL.
+    /// Counts the distinct aircraft connected to each route, by plain SQL.
     fn connected(&self) -> BTreeMap<i64, i64> {
         let ints = |name: &str| -> ArrayRef {
             let values = self.0.values().map(|row| int(row, name));
@@ -97,28 +98,28 @@ impl Rows {
         let rows = async { context.sql(sql).await?.collect().await };
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let batches = runtime.block_on(rows).expect("an answer");
-        let mut found = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for batch in &batches {
             let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().values();
-            found.extend(column(0).iter().copied().zip(column(1).iter().copied()));
+            counts.extend(column(0).iter().copied().zip(column(1).iter().copied()));
         }
-        found
+        counts
     }
 
-    /// Every way of asking gives what plain SQL gives.
-    fn compare(&self, place: &Place, client: &Client, source: &str) {
-        done(place.data(), &["speed", "--until-caught-up"]);
+    /// Checks that all endpoints match plain SQL.
+    fn compare(&self, installation: &Installation, client: &Client, source: &str) {
+        done(installation.data(), &["speed", "--until-caught-up"]);
         let expected = self.connected();
         let list = client.json("/api/v1/applications?limit=1000");
-        let shown = list["applications"]
+        let listed = list["applications"]
             .as_array()
             .expect("applications")
             .iter();
-        let shown = shown.map(|one| (int(one, "id"), int(one, "connected_athletes")));
-        let mut shown: BTreeMap<i64, i64> = shown.collect();
-        // Routes that nobody has flown yet are listed too.
-        shown.retain(|id, connected| expected.contains_key(id) || *connected != 0);
-        assert_eq!(shown, expected);
+        let listed = listed.map(|one| (int(one, "id"), int(one, "connected_athletes")));
+        let mut listed: BTreeMap<i64, i64> = listed.collect();
+        // The list includes routes without flights so far.
+        listed.retain(|id, connected| expected.contains_key(id) || *connected != 0);
+        assert_eq!(listed, expected);
         let largest = expected.iter().max_by_key(|(_, connected)| **connected);
         let smallest = expected.iter().min_by_key(|(_, connected)| **connected);
         for (id, connected) in [largest, smallest].into_iter().flatten() {
@@ -136,7 +137,7 @@ impl Rows {
     }
 }
 
-fn connect(place: &Place) {
+fn connect(installation: &Installation) {
     let flights = flights();
     let mut routes: Vec<i64> = flights.iter().map(|row| int(row, "segment_id")).collect();
     routes.sort_unstable();
@@ -146,10 +147,10 @@ fn connect(place: &Place) {
         row.to_string() + "\n"
     };
     let applications: String = routes.iter().map(application).collect();
-    place.ingest("applications", &applications);
+    installation.ingest("applications", &applications);
 
     let mut rows = Rows::default();
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     let client = &server.client;
     let (first, rest) = flights.split_at(flights.len() * 2 / 3);
     let lines = |flights: &[Value], version: i64| -> Vec<Value> {
@@ -158,16 +159,16 @@ fn connect(place: &Place) {
             .map(|row| authorization(row, version))
             .collect()
     };
-    rows.ingest(place, &lines(first, 1));
-    rows.compare(place, client, "realtime");
-    done(place.data(), &["batch", "run"]);
-    rows.compare(place, client, "batch");
-    // New ones, some of before taken back or given again, and lines that are older or come again.
-    rows.ingest(place, &lines(rest, 1));
-    rows.ingest(place, &lines(&first[..4_000], 2));
-    rows.ingest(place, &lines(&first[2_000..6_000], 0));
-    rows.ingest(place, &lines(&first[..1_000], 2));
-    rows.compare(place, client, "merged");
-    done(place.data(), &["batch", "run"]);
-    rows.compare(place, client, "batch");
+    rows.ingest(installation, &lines(first, 1));
+    rows.compare(installation, client, "realtime");
+    done(installation.data(), &["batch", "run"]);
+    rows.compare(installation, client, "batch");
+    // New rows, changes of earlier rows, outdated versions, and repeated lines.
+    rows.ingest(installation, &lines(rest, 1));
+    rows.ingest(installation, &lines(&first[..4_000], 2));
+    rows.ingest(installation, &lines(&first[2_000..6_000], 0));
+    rows.ingest(installation, &lines(&first[..1_000], 2));
+    rows.compare(installation, client, "merged");
+    done(installation.data(), &["batch", "run"]);
+    rows.compare(installation, client, "batch");
 }

@@ -1,4 +1,4 @@
-//! Batch runs that can't go on, or fail: they say why, and leave nothing behind.
+//! Batch runs that fail or cannot continue: their errors and their cleanup.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn plays(name: &str, count: usize) -> Vec<String> {
     (0..count).map(play).collect()
 }
 
-async fn counted_and_run(world: &World, name: &str, count: usize) -> batch::Result<()> {
+async fn count_and_run(world: &World, name: &str, count: usize) -> batch::Result<()> {
     world.ingest(&plays(name, count)).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.map(drop)
@@ -49,16 +49,16 @@ fn delete_databases(folder: &Path, name: &str) {
     for entry in std::fs::read_dir(folder).expect("the data folder") {
         let entry = entry.expect("an entry");
         if entry.file_name().to_string_lossy().contains(name) {
-            // Connections that end put their own files away.
+            // Closing connections delete their own files.
             match std::fs::remove_file(entry.path()) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                done => done.expect("deleting"),
+                deleted => deleted.expect("deleting"),
             }
         }
     }
 }
 
-/// The paths of all files below a folder.
+/// Returns the sorted paths of all files below a folder.
 fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).expect("a folder");
@@ -73,18 +73,18 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Databases are lost, the archive is not: its events are not those of the new log. That is found
-/// before a run rests on the new log's offsets.
+/// The log is lost and the archive is not, so the archive contains events of another log. A run
+/// detects this before it relies on offsets of the new log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_of_another_log_is_refused() {
-    for (lost, again) in [(".db", 2), (".db", 90), ("log.db", 2), ("log.db", 90)] {
+async fn an_archive_of_another_log_is_rejected() {
+    for (lost, count) in [(".db", 2), (".db", 90), ("log.db", 2), ("log.db", 90)] {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::open(folder.path()).await;
-        counted_and_run(&world, "old", 40).await.expect("a run");
+        count_and_run(&world, "old", 40).await.expect("a run");
         drop(world);
         delete_databases(folder.path(), lost);
         let world = World::open(folder.path()).await;
-        world.ingest(&plays("new", again)).await;
+        world.ingest(&plays("new", count)).await;
         let runs_before = runs(&world).await;
         let refused = world.run(&RunRequest::default()).await;
         let refused = refused.expect_err("another log").to_string();
@@ -94,40 +94,44 @@ async fn an_archive_of_another_log_is_refused() {
 }
 
 async fn runs(world: &World) -> Vec<Run> {
-    let seen = world.stores.views.runs(Source::Plays).await.expect("runs");
-    seen.runs.iter().cloned().collect()
+    let records = world.stores.views.runs(Source::Plays).await.expect("runs");
+    records.runs.iter().cloned().collect()
 }
 
-/// Events are ingested, counted and run by processes, so that no file is in use after them.
-fn round(data: &Path, lines: &[String]) {
-    counted(data, lines);
+/// Ingests, counts and runs a batch in processes, so that no file stays open.
+fn count_and_run_in_processes(data: &Path, lines: &[String]) {
+    count_in_processes(data, lines);
     done(data, &["batch", "run"]);
 }
 
-fn counted(data: &Path, lines: &[String]) {
+fn count_in_processes(data: &Path, lines: &[String]) {
     let lines = lines.join("\n");
     let ingested = run_with_input(data, &["ingest", "plays", "-"], lines.as_bytes());
     assert!(ingested.status.success(), "{ingested:?}");
     done(data, &["speed", "--until-caught-up"]);
 }
 
-/// A copy of the files of a data folder whose path holds some text.
-struct Copy {
+/// A copy of the files of a data folder whose paths contain a text.
+struct FileCopies {
     data: PathBuf,
-    what: &'static str,
+    path_part: &'static str,
     files: Vec<(String, Vec<u8>)>,
 }
 
-impl Copy {
-    fn of(data: &Path, what: &'static str) -> Self {
-        let paths = files(data).into_iter().filter(|path| path.contains(what));
+impl FileCopies {
+    fn read(data: &Path, path_part: &'static str) -> Self {
+        let paths = files(data)
+            .into_iter()
+            .filter(|path| path.contains(path_part));
         let bytes = |path: &String| std::fs::read(path).expect("a file");
         Self {
             data: data.to_owned(),
-            what,
+            path_part,
             files: paths
-                .map(|path| (bytes(&path), path))
-                .map(|(b, p)| (p, b))
+                .map(|path| {
+                    let bytes = bytes(&path);
+                    (path, bytes)
+                })
                 .collect(),
         }
     }
@@ -135,7 +139,7 @@ impl Copy {
     fn restore(&self) {
         for path in files(&self.data)
             .iter()
-            .filter(|path| path.contains(self.what))
+            .filter(|path| path.contains(self.path_part))
         {
             std::fs::remove_file(path).expect("deleting");
         }
@@ -145,7 +149,7 @@ impl Copy {
     }
 }
 
-fn corrected(name: &str, amount: i64) -> String {
+fn play_of_amount(name: &str, amount: i64) -> String {
     json!({
         "event_id": name,
         "track_id": 10,
@@ -157,86 +161,86 @@ fn corrected(name: &str, amount: i64) -> String {
     .to_string()
 }
 
-/// The log goes back to a copy that ends before what was counted: no run is recorded at offsets that
-/// will be those of other records.
+/// The log is replaced by a copy that ends before the counted events: no run is recorded at offsets
+/// that other records will get.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_run_is_sealed_beyond_the_log() {
+async fn runs_beyond_the_log_are_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    round(data, &plays("a", 40));
-    let old = Copy::of(data, "log.db");
-    counted(data, &plays("b", 40));
-    let whole = Copy::of(data, "log.db");
-    for again in [0, 10, 90] {
+    count_and_run_in_processes(data, &plays("a", 40));
+    let old = FileCopies::read(data, "log.db");
+    count_in_processes(data, &plays("b", 40));
+    let complete = FileCopies::read(data, "log.db");
+    for count in [0, 10, 90] {
         old.restore();
-        let lines = plays("c", again).join("\n");
+        let lines = plays("c", count).join("\n");
         let ingested = run_with_input(data, &["ingest", "plays", "-"], lines.as_bytes());
         assert!(ingested.status.success(), "{ingested:?}");
         let refused = run(data, &["batch", "run"]);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(
-            !refused.status.success() && said.contains("another log"),
-            "{said}"
+            !refused.status.success() && stderr.contains("another log"),
+            "{stderr}"
         );
     }
-    whole.restore();
+    complete.restore();
     done(data, &["batch", "run"]);
     assert_eq!(total(&World::open(data).await).await, 80);
 }
 
-/// A result's file that is damaged is made anew: at the second try.
+/// A run deletes a damaged result file and fails; the next run recomputes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_result_is_made_anew() {
+async fn a_damaged_result_is_recomputed() {
     let world = World::new().await;
-    counted_and_run(&world, "a", 50).await.expect("a run");
+    count_and_run(&world, "a", 50).await.expect("a run");
     let data = world.path().join("archive/results/plays/data");
     for file in files(&data) {
         let mut bytes = std::fs::read(&file).expect("the file");
         bytes[30] ^= 4;
         std::fs::write(&file, bytes).expect("a file");
     }
-    let damaged = counted_and_run(&world, "b", 50).await;
-    let said = damaged.expect_err("a damaged file").to_string();
-    assert!(said.contains("has been deleted"), "{said}");
+    let damaged = count_and_run(&world, "b", 50).await;
+    let error = damaged.expect_err("a damaged file").to_string();
+    assert!(error.contains("has been deleted"), "{error}");
     assert_eq!(total(&world).await, 100);
-    // Each try finds one result damaged, at most.
-    let mut tries = 1;
+    // Each attempt finds at most one damaged result.
+    let mut attempts = 1;
     while let Err(error) = world.run(&RunRequest::default()).await {
-        tries += 1;
-        assert!(tries <= world.catalog.jobs().len() + 1, "{error}");
+        attempts += 1;
+        assert!(attempts <= world.catalog.jobs().len() + 1, "{error}");
     }
     assert_eq!(total(&world).await, 100);
 }
 
-/// The archive goes back to a copy: its newest result is not what the tables hold.
+/// The archive is replaced by a copy: its newest result differs from the tables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn results_from_a_copy_are_not_taken_for_the_tables_rows() {
+async fn results_from_a_copy_are_not_mistaken_for_the_tables_rows() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    round(data, &[corrected("a", 1)]);
-    let copy = Copy::of(data, "/archive/");
-    round(data, &[corrected("b", 5)]);
+    count_and_run_in_processes(data, &[play_of_amount("a", 1)]);
+    let copy = FileCopies::read(data, "/archive/");
+    count_and_run_in_processes(data, &[play_of_amount("b", 5)]);
     copy.restore();
-    counted(data, &[corrected("c", -5)]);
-    let said = done(data, &["batch", "run"]);
-    assert!(said.contains("the archive lacks results"), "{said}");
+    count_in_processes(data, &[play_of_amount("c", -5)]);
+    let output = done(data, &["batch", "run"]);
+    assert!(output.contains("the archive lacks results"), "{output}");
     assert_eq!(total(&World::open(data).await).await, 1);
 }
 
-/// The run records are lost and begin anew; then a copy of the first ones comes back, whose numbers
-/// are those of other runs.
+/// The run records are lost and restart; then a copy of the first ones is restored, whose numbers
+/// now belong to other runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn results_of_other_run_records_say_nothing() {
+async fn results_of_other_run_records_are_ignored() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    round(data, &plays("a", 40));
-    round(data, &plays("b", 10));
-    let copy = Copy::of(data, "views.db");
+    count_and_run_in_processes(data, &plays("a", 40));
+    count_and_run_in_processes(data, &plays("b", 10));
+    let copy = FileCopies::read(data, "views.db");
     let later: Vec<String> = plays("c", 50)
         .iter()
         .map(|line| line.replace("2026-03-01", "2026-03-10"))
         .collect();
-    counted(data, &later);
+    count_in_processes(data, &later);
     delete_databases(data, "views.db");
     done(data, &["speed", "--until-caught-up"]);
     done(data, &["batch", "run"]);
@@ -251,17 +255,17 @@ async fn results_of_other_run_records_say_nothing() {
     served.end().await;
 }
 
-/// Rows that the result does not have are taken out where the table's own result is missing.
+/// Without the table's own result, a run deletes rows that the new result lacks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_a_missing_result_are_taken_out() {
+async fn rows_of_a_missing_result_are_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    round(data, &plays("a", 40));
+    count_and_run_in_processes(data, &plays("a", 40));
     let archive = data.join("archive/results/plays/views");
     for manifest in files(&archive) {
         std::fs::write(manifest, "{").expect("a damaged manifest");
     }
-    // Rows that no event gives any more.
+    // A row without events.
     let world = World::open(data).await;
     let publishes = &world.stores.views;
     let views = publishes.results(Source::Plays).await.expect("results");
@@ -269,18 +273,18 @@ async fn rows_of_a_missing_result_are_taken_out() {
         .iter()
         .find(|(view, _)| view.starts_with("plays_track_all"))
         .expect("it");
-    let named = BTreeMap::from([(view.clone(), "lost".to_owned())]);
+    let results = BTreeMap::from([(view.clone(), "lost".to_owned())]);
     let begun = publishes
-        .begin_publishing(Source::Plays, 1, &named, NOW_MS)
+        .begin_publishing(Source::Plays, 1, &results, NOW_MS)
         .await;
-    let stray = NewRows {
+    let extra = NewRows {
         partitions: BinaryArray::from_vec(vec![&AggregateShape::partition_key(0, &[1])]),
-        rows: BinaryArray::from_vec(vec![b"stray"]),
+        rows: BinaryArray::from_vec(vec![b"extra"]),
         counts: Int64Array::from(vec![7]),
     };
     let stamp_us = begun.expect("a stamp");
     let written = publishes
-        .publish(Source::Plays, view, 1, stamp_us, &stray)
+        .publish(Source::Plays, view, 1, stamp_us, &extra)
         .await;
     written.expect("a row");
     let query = PartitionQuery {
@@ -296,22 +300,22 @@ async fn rows_of_a_missing_result_are_taken_out() {
         counts.iter().next().expect("a row")
     };
     assert_eq!(count().await, Some(7));
-    counted_and_run(&world, "b", 10).await.expect("a run");
+    count_and_run(&world, "b", 10).await.expect("a run");
     assert_eq!(count().await, None);
     assert_eq!(total(&world).await, 50);
 }
 
-/// The run records go back to a copy, while the results have gone on; then a run dies while it
-/// publishes, and is run again.
+/// The run records are replaced by a copy older than the results; then a run is interrupted while
+/// it publishes, and repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_records_from_a_copy_are_gone_on_from() {
+async fn runs_continue_from_a_copy_of_the_run_records() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    let round = |name: &str| round(data, &plays(name, 40));
-    round("a");
-    let copy = Copy::of(data, "views.db");
+    let count = |name: &str| count_and_run_in_processes(data, &plays(name, 40));
+    count("a");
+    let copy = FileCopies::read(data, "views.db");
     for name in ["b", "c", "d"] {
-        round(name);
+        count(name);
     }
     copy.restore();
     let world = World::open(data).await;
@@ -330,17 +334,17 @@ async fn run_records_from_a_copy_are_gone_on_from() {
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert_eq!(report.epoch, 2);
     assert_eq!(total(&world).await, 200);
-    counted_and_run(&world, "f", 1).await.expect("a run");
+    count_and_run(&world, "f", 1).await.expect("a run");
     assert_eq!(total(&world).await, 201);
 }
 
-/// A single job once more, twice: the next run still knows what is published.
+/// After repeated runs of a single job, the next run still knows the published state of all jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn single_jobs_do_not_make_the_next_run_read_everything() {
+async fn single_job_runs_keep_the_next_run_incremental() {
     let world = World::new().await;
     let earlier = json!({"event_id": "x", "track_id": 11, "owner_id": 2, "kind": "play", "at": "2026-02-01T10:00:00Z"});
     world.ingest(&[earlier.to_string()]).await;
-    counted_and_run(&world, "a", 40).await.expect("a run");
+    count_and_run(&world, "a", 40).await.expect("a run");
     let one = RunRequest {
         jobs: vec!["plays_detail".to_owned()],
         ..RunRequest::default()
@@ -354,9 +358,9 @@ async fn single_jobs_do_not_make_the_next_run_read_everything() {
     assert_eq!((report.full, report.rows_read), (false, 41), "{report:?}");
 }
 
-/// A file is made once there is enough for it, and not for each record.
+/// The archiver writes a file once enough events are available, not for each event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archiver_that_follows_gathers_events() {
+async fn a_continuous_archiver_batches_events() {
     let mut world = World::new().await;
     world.batch_options.archive_wait_ms = 3_600_000;
     world.ingest(&plays("a", 10)).await;
@@ -372,9 +376,9 @@ async fn an_archiver_that_follows_gathers_events() {
             Vec::new()
         };
         world.ingest(&plays("b", 100)).await;
-        let looks = world.batch();
+        let checker = world.batch();
         let archived = async || {
-            let found = looks.check_archive(Source::Plays).await;
+            let found = checker.check_archive(Source::Plays).await;
             found.expect("the archive").1
         };
         let begun = Instant::now();
@@ -396,7 +400,7 @@ async fn an_archiver_that_follows_gathers_events() {
     assert_eq!(total(&world).await, 110);
 }
 
-/// The built-in views, with one that counts twice.
+/// Returns the built-in views, one of which counts twice.
 fn wrong_catalog() -> Catalog {
     let folder = tempfile::tempdir().expect("a folder");
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
@@ -415,11 +419,11 @@ fn wrong_catalog() -> Catalog {
     Catalog::read(folder.path()).expect("definitions")
 }
 
-/// However often it is tried.
+/// A failed check leaves no files, also after several attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_fails_its_check_leaves_nothing() {
+async fn a_run_that_fails_its_check_leaves_no_files() {
     let world = World::new().await;
-    counted_and_run(&world, "a", 60).await.expect("a run");
+    count_and_run(&world, "a", 60).await.expect("a run");
     let results = world.path().join("archive/results");
     let before = files(&results);
     world.ingest(&plays("b", 60)).await;
@@ -439,7 +443,7 @@ async fn a_run_that_fails_its_check_leaves_nothing() {
     assert!(reason.contains("adds up to"), "{newest}");
     let to_do = newest["to_do"].as_str().expect("what to do");
     assert!(to_do.contains("batch run"), "{newest}");
-    // A single job can't be added to the run before those that failed, and says so at once.
+    // A single job cannot be added to the run before the failed ones, and fails at once.
     let one = RunRequest {
         jobs: vec!["plays_detail".to_owned()],
         ..RunRequest::default()
@@ -450,31 +454,31 @@ async fn a_run_that_fails_its_check_leaves_nothing() {
     assert_eq!(report.epoch, 5);
     assert_eq!(total(&world).await, 120);
     let runs = served.client.ask("/api/v1/batch/runs").await;
-    let told = |index: usize| {
+    let reason_and_action = |index: usize| {
         (
             &runs["runs"][index]["reason"],
             &runs["runs"][index]["to_do"],
         )
     };
-    assert_eq!(told(0), (&Value::Null, &Value::Null));
+    assert_eq!(reason_and_action(0), (&Value::Null, &Value::Null));
     assert!(
-        told(1).0.is_string() && told(1).1.is_null(),
-        "it is covered: {runs}"
+        reason_and_action(1).0.is_string() && reason_and_action(1).1.is_null(),
+        "a later run covers it: {runs}"
     );
     served.end().await;
 }
 
-/// A file that an archiver left behind when it died, before or after another one went on.
+/// The archiver deletes unlisted files that a killed one left, but only below the next file number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_archiver_left_is_deleted() {
+async fn leftovers_of_a_killed_archiver_are_deleted() {
     let world = World::new().await;
-    counted_and_run(&world, "a", 60).await.expect("a run");
+    count_and_run(&world, "a", 60).await.expect("a run");
     let data = world.path().join("archive/archive/plays/files");
     let before = files(&data);
     for seq in [0, 999] {
         std::fs::write(data.join(format!("{seq:010}-x.parquet")), b"?").expect("a file");
     }
-    counted_and_run(&world, "b", 1).await.expect("a run");
+    count_and_run(&world, "b", 1).await.expect("a run");
     let after = files(&data);
     assert!(before.iter().all(|file| after.contains(file)), "{after:?}");
     assert!(
@@ -485,57 +489,58 @@ async fn what_a_dead_archiver_left_is_deleted() {
     let next = after
         .iter()
         .any(|file| file.ends_with("0000000999-x.parquet"));
-    assert!(next, "an archiver may be about to name it");
+    assert!(next, "another archiver may be about to list it");
 }
 
-/// Whichever bit of an archived event flips, no wrong number is published.
+/// A flipped bit in an archive file never changes a published number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_in_the_archive_is_found() {
+async fn archive_damage_is_detected() {
     let world = World::new().await;
-    counted_and_run(&world, "a", 50).await.expect("a run");
+    count_and_run(&world, "a", 50).await.expect("a run");
     let data = world.path().join("archive/archive/plays/files");
     let file = files(&data).into_iter().next().expect("a file");
-    let whole = std::fs::read(&file).expect("the file");
+    let original = std::fs::read(&file).expect("the file");
     let full = RunRequest {
         full: true,
         ..RunRequest::default()
     };
     let mut found = 0;
     for eighth in 0..8 {
-        let mut damaged = whole.clone();
-        let at = 4 + eighth * (whole.len() - 8) / 8;
+        let mut damaged = original.clone();
+        let at = 4 + eighth * (original.len() - 8) / 8;
         damaged[at] ^= 1 << eighth;
         std::fs::write(&file, &damaged).expect("a file");
         if let Err(error) = world.run(&full).await {
-            let said = error.to_string();
+            let text = error.to_string();
             assert!(
-                said.contains(".parquet") && said.contains("Restore"),
-                "{said}"
+                text.contains(".parquet") && text.contains("Restore"),
+                "{text}"
             );
             found += 1;
         }
         assert_eq!(total(&world).await, 50);
     }
-    assert!(found >= 4, "only {found} of 8 flips were found");
-    std::fs::write(&file, &whole).expect("a file");
+    assert!(found >= 4, "only {found} of 8 flips were detected");
+    std::fs::write(&file, &original).expect("a file");
     world.run(&full).await.expect("a run");
     assert_eq!(total(&world).await, 50);
 }
 
-/// Ends the epoch in every partition and records cuts so far beyond.
-async fn proposed(world: &World, beyond: i64) {
+/// Ends the epoch in every partition and proposes a run with cuts that are `beyond` records
+/// further.
+async fn propose(world: &World, beyond: i64) {
     let mut cuts = Vec::new();
     for partition in 0..PARTITIONS {
-        let slot = PartitionId {
+        let partition_id = PartitionId {
             source: Source::Plays,
             partition,
         };
         let cut: Cut = world
             .stores
             .live
-            .end_epoch(slot, 1)
+            .end_epoch(partition_id, 1)
             .await
-            .expect("a roll")
+            .expect("the end of an epoch")
             .expect("a cut");
         let next_offset = cut.next_offset + beyond;
         cuts.push(Cut { next_offset, ..cut });
@@ -545,56 +550,56 @@ async fn proposed(world: &World, beyond: i64) {
     proposed.expect("a proposal");
 }
 
-/// Records are gone that a run has taken: that is said, and not waited for.
+/// Records below the cut of a sealed run are lost: the speed layer fails instead of waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_ends_before_a_recorded_cut_is_named() {
+async fn a_log_that_ends_before_a_sealed_cut_is_an_error() {
     let world = World::new().await;
     world.ingest(&plays("a", 20)).await;
     world.catch_up().await;
-    proposed(&world, 5).await;
+    propose(&world, 5).await;
     world
         .stores
         .views
         .seal(Source::Plays, 1, "t")
         .await
         .expect("sealed");
-    world.lose_live();
+    world.delete_live_state();
     let speed = world.speed().await;
     let stopped = speed.run(true, CancellationToken::new()).await;
     let stopped = stopped.expect_err("records are gone").to_string();
     assert!(stopped.contains("records were lost"), "{stopped}");
 }
 
-/// A run died when it had recorded cuts that no longer stand.
+/// A run was interrupted after it proposed cuts that live state no longer has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_does_not_go_on_is_not_waited_for_without_end() {
+async fn waiting_for_an_abandoned_run_ends() {
     let world = World::new().await;
     world.ingest(&plays("a", 20)).await;
     world.catch_up().await;
-    proposed(&world, 0).await;
-    world.lose_live();
-    // Live state begins anew without the end of the epoch, and has gone on before the worker sees
-    // the run.
+    propose(&world, 0).await;
+    world.delete_live_state();
+    // Live state starts a new generation without the end of the epoch, and advances before the
+    // worker reads the run.
     for partition in 0..PARTITIONS {
-        let slot = PartitionId {
+        let partition_id = PartitionId {
             source: Source::Plays,
             partition,
         };
-        let life = schemas::seam::Runs::default().generation_start(0, 0, 1);
+        let start = schemas::seam::Runs::default().generation_start(0, 0, 1);
         let live = &world.stores.live;
-        live.rebuild(slot, None, &life)
+        live.rebuild(partition_id, None, &start)
             .await
-            .expect("a heal")
-            .expect("healed");
-        let healed = schemas::seam::PartitionState::new_generation(1, &life);
+            .expect("a store")
+            .expect("rebuilt");
+        let rebuilt = schemas::seam::PartitionState::new_generation(1, &start);
         let far = Cut {
             next_offset: 100,
             last: None,
         };
         let applied = live
             .apply(
-                slot,
-                healed.checkpoint(),
+                partition_id,
+                rebuilt.checkpoint(),
                 far,
                 &[],
                 &stores::live::Changes::default(),
@@ -605,7 +610,7 @@ async fn a_run_that_does_not_go_on_is_not_waited_for_without_end() {
     let begun = Instant::now();
     let speed = world.speed().await;
     let stopped = speed.run(true, CancellationToken::new()).await;
-    let stopped = stopped.expect_err("a run stands in the way").to_string();
+    let stopped = stopped.expect_err("an unfinished run").to_string();
     assert!(stopped.contains("backstitch batch run"), "{stopped}");
     assert!(begun.elapsed().as_secs() < 60);
 }

@@ -1,52 +1,53 @@
-//! Secrets are in no log, whatever is logged, and in no output but that of the command that makes a key.
+//! No log and no output contains a secret, except the output of the command that creates a key.
 
 use std::process::{Command, Stdio};
 
-use tests::listener::Listener;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{Process, command, done};
 use tests::servers::Addresses;
+use tests::webhook_receiver::WebhookReceiver;
 
 use crate::redis_servers::server::Server as Redis;
 
-const OF_REDIS: &str = "of-redis-6d0f2b";
-const OF_DATABASE: &str = "of-database-91c4aa";
-const OF_S3: &str = "of-s3-5be310/+=";
-const OF_SESSIONS: &str = "of-sessions-0123456789abcdef0123456789";
-const OF_WEBHOOK: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
-const IN_ADDRESS: &str = "of-address-77e0d2";
-/// Everything that can be logged is.
-const EVERYTHING: [&str; 2] = [
+const REDIS_PASSWORD: &str = "of-redis-6d0f2b";
+const DATABASE_PASSWORD: &str = "of-database-91c4aa";
+const S3_SECRET: &str = "of-s3-5be310/+=";
+const SESSION_SECRET: &str = "of-sessions-0123456789abcdef0123456789";
+const WEBHOOK_SECRET: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+const URL_SECRET: &str = "of-address-77e0d2";
+/// Enables all log lines.
+const LOG_ALL: [&str; 2] = [
     "--log-level",
     "trace,rdkafka=trace,librdkafka=trace,scylla=trace",
 ];
 
-/// A process that must have ended well; what it said.
-fn ended(place: &Place, args: &[&str]) -> String {
-    let mut command = logging(place, args);
+/// Runs a command that must succeed; returns its output.
+fn run_logged(installation: &Installation, args: &[&str]) -> String {
+    let mut command = logged_command(installation, args);
     let output = command.stdin(Stdio::null()).output().expect("a process");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "{args:?}: {said}");
-    said
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{args:?}: {text}");
+    text
 }
 
-/// A command that logs everything; what it is told of S3 stands above what the file says.
-fn logging(place: &Place, args: &[&str]) -> Command {
-    let mut command = command(place.data(), &[args, &EVERYTHING].concat());
-    command.env("BACKSTITCH__S3__SECRET_ACCESS_KEY", OF_S3);
+/// A command that logs everything. Its environment overrides the S3 secret of the file.
+fn logged_command(installation: &Installation, args: &[&str]) -> Command {
+    let mut command = command(installation.data(), &[args, &LOG_ALL].concat());
+    command.env("BACKSTITCH__S3__SECRET_ACCESS_KEY", S3_SECRET);
     command
 }
 
-/// Requests with a key where it belongs, and where it does not; the secrets that came of them.
-fn ask(address: &str, key: &str) -> Vec<String> {
+/// Sends requests with a key in the header and in wrong places; returns the secrets that they
+/// contain.
+fn send_requests(address: &str, key: &str) -> Vec<String> {
     let agent = ureq::Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0);
     let agent: ureq::Agent = agent.build().into();
     let overview = format!("{address}/api/v1/overview");
-    let send = |of: ureq::RequestBuilder<ureq::typestate::WithoutBody>| {
-        of.call().expect("an answer").status().as_u16()
+    let send = |request: ureq::RequestBuilder<ureq::typestate::WithoutBody>| {
+        request.call().expect("an answer").status().as_u16()
     };
     let bearer = format!("Bearer {key}");
     assert_eq!(
@@ -55,9 +56,9 @@ fn ask(address: &str, key: &str) -> Vec<String> {
     );
     assert_eq!(send(agent.get(&overview).header("authorization", key)), 401);
     assert_eq!(send(agent.get(format!("{overview}?key={key}"))), 401);
-    let elsewhere = format!("{address}/api/v1/stats/plays/total?key={key}");
-    let elsewhere = agent.get(elsewhere).header("authorization", &bearer);
-    assert_eq!(send(elsewhere), 400);
+    let in_query = format!("{address}/api/v1/stats/plays/total?key={key}");
+    let in_query = agent.get(in_query).header("authorization", &bearer);
+    assert_eq!(send(in_query), 400);
     let form = format!("key={key}&next=%2Fpipeline");
     let signed_in = agent
         .post(format!("{address}/signin"))
@@ -79,73 +80,73 @@ fn ask(address: &str, key: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_log_tells_a_secret_on_servers() {
+async fn logs_contain_no_secret_on_servers() {
     let redis = Redis::start(&[]);
-    redis.ask(&["CONFIG", "SET", "requirepass", OF_REDIS]);
-    let listener = Listener::new(&[]);
+    redis.run(&["CONFIG", "SET", "requirepass", REDIS_PASSWORD]);
+    let listener = WebhookReceiver::new(&[]);
     let more = format!(
-        "redis.password = \"{OF_REDIS}\"\ndatabase.password = \"{OF_DATABASE}\"\n\
-         serving.session_secret = \"{OF_SESSIONS}\"\nnotices.webhook_secret = \"{OF_WEBHOOK}\"\n\
-         notices.webhook_url = \"{}/{IN_ADDRESS}\"\n",
+        "redis.password = \"{REDIS_PASSWORD}\"\ndatabase.password = \"{DATABASE_PASSWORD}\"\n\
+         serving.session_secret = \"{SESSION_SECRET}\"\nnotices.webhook_secret = \"{WEBHOOK_SECRET}\"\n\
+         notices.webhook_url = \"{}/{URL_SECRET}\"\n",
         listener.url
     );
     let at = Addresses {
         redis: format!("127.0.0.1:{}", redis.port),
         ..Addresses::default()
     };
-    let place = Place::on_these(&at, &more);
+    let installation = Installation::with_addresses(&at, &more);
     let key = done(
-        place.data(),
+        installation.data(),
         &[
             "keys", "create", "--name", "one", "--scope", "admin", "--json",
         ],
     );
     let key: serde_json::Value = serde_json::from_str(&key).expect("JSON");
     let key = key["key"].as_str().expect("a key");
-    let service = |args: &[&str]| Process::of(logging(&place, args));
+    let service = |args: &[&str]| Process::spawn(logged_command(&installation, args));
     let row = r#"{"id":7,"name":"Pacer","owner":42,"athlete_capacity":1}"#;
-    place.ingest("applications", row);
+    installation.ingest("applications", row);
     let row = r#"{"id":1,"application_id":7,"athlete_id":1,"created_at":"2026-03-01T10:00:00Z"}"#;
-    place.ingest("authorizations", row);
+    installation.ingest("authorizations", row);
     let serve = service(&["serve", "--listen", "127.0.0.1:0"]);
     let speed = service(&["speed"]);
-    let said = serve.until_said("http://127.0.0.1:").await;
-    let at = said.find("http://127.0.0.1:").expect("an address");
-    let end = said[at + 7..].find(|char: char| !char.is_ascii_digit() && !".:".contains(char));
-    let address = said[at..at + 7 + end.unwrap_or_default()].to_owned();
+    let output = serve.wait_for_output("http://127.0.0.1:").await;
+    let at = output.find("http://127.0.0.1:").expect("an address");
+    let end = output[at + 7..].find(|char: char| !char.is_ascii_digit() && !".:".contains(char));
+    let address = output[at..at + 7 + end.unwrap_or_default()].to_owned();
     let key = key.to_owned();
-    let asked = tokio::task::spawn_blocking(move || ask(&address, &key)).await;
-    // A notice that a capacity is in use reaches the webhook.
+    let sent = tokio::task::spawn_blocking(move || send_requests(&address, &key)).await;
+    // The webhook receives a notice about a used capacity.
     let posts = tokio::task::spawn_blocking(move || listener.wait_for(1).len()).await;
     assert!(posts.expect("a post") > 0);
     let mut all = vec![
-        ("check", ended(&place, &["check"])),
-        ("config", ended(&place, &["config", "show"])),
-        ("batch", ended(&place, &["batch", "run"])),
-        ("keys", ended(&place, &["keys", "list"])),
+        ("check", run_logged(&installation, &["check"])),
+        ("config", run_logged(&installation, &["config", "show"])),
+        ("batch", run_logged(&installation, &["batch", "run"])),
+        ("keys", run_logged(&installation, &["keys", "list"])),
     ];
     for (name, process) in [("serve", serve), ("speed", speed)] {
-        let (succeeded, said) = process.end();
-        assert!(succeeded, "{said:?}");
-        // Else nothing would be looked at.
-        assert!(said[1].contains("DEBUG"), "{name}: {}", said[1]);
-        all.push((name, said.concat()));
+        let (succeeded, output) = process.end();
+        assert!(succeeded, "{output:?}");
+        // Otherwise there would be nothing to check.
+        assert!(output[1].contains("DEBUG"), "{name}: {}", output[1]);
+        all.push((name, output.concat()));
     }
-    let mut secrets = asked.expect("requests");
+    let mut secrets = sent.expect("requests");
     let known = [
-        OF_REDIS,
-        OF_DATABASE,
-        OF_S3,
-        OF_SESSIONS,
-        OF_WEBHOOK,
-        IN_ADDRESS,
+        REDIS_PASSWORD,
+        DATABASE_PASSWORD,
+        S3_SECRET,
+        SESSION_SECRET,
+        WEBHOOK_SECRET,
+        URL_SECRET,
     ];
     secrets.extend(known.map(str::to_owned));
-    secrets.extend(OF_WEBHOOK.strip_prefix("whsec_").map(str::to_owned));
-    for (name, said) in &all {
+    secrets.extend(WEBHOOK_SECRET.strip_prefix("whsec_").map(str::to_owned));
+    for (name, output) in &all {
         for secret in &secrets {
-            let line = said.lines().find(|line| line.contains(secret.as_str()));
-            assert!(line.is_none(), "{name} tells {secret}: {line:?}");
+            let line = output.lines().find(|line| line.contains(secret.as_str()));
+            assert!(line.is_none(), "{name} logs {secret}: {line:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Who may depend on whom among the project's crates.
+/// The allowed dependencies of each crate.
 const ALLOWED: [(&str, &[&str]); 11] = [
     ("schemas", &[]),
     ("jobs", &["schemas"]),
@@ -25,7 +25,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
         &["schemas", "jobs", "stores", "speed", "batch", "serving"],
     ),
 ];
-/// Client libraries, and the only crate that may name each.
+/// Client libraries, each with the only crate that may import it.
 const CLIENTS: [(&str, &str); 11] = [
     ("arrow_avro", "schemas"),
     ("sqlx", "stores"),
@@ -92,17 +92,17 @@ fn imports_point_one_way() {
 }
 
 #[test]
-fn only_one_crate_names_each_client_library() {
+fn only_one_crate_imports_each_client_library() {
     for (name, files) in by_crate() {
         for (path, text) in files {
             for (client, owner) in CLIENTS {
-                // An adapter's module may be called after what it adapts.
+                // An adapter's module may have the name of its library.
                 let text = text.replace(&format!("stores::{client}::"), "");
                 let named = text.contains(&format!("{client}::"));
-                let told = name == "tests" || name == "jobs" && client == "object_store";
+                let is_exempt = name == "tests" || name == "jobs" && client == "object_store";
                 assert!(
-                    !named || owner == name || told,
-                    "{} names {client}",
+                    !named || owner == name || is_exempt,
+                    "{} imports {client}",
                     path.display()
                 );
             }
@@ -118,9 +118,9 @@ fn every_module_says_what_it_owns() {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let spoken_for = name == "build.rs" || name == "tests.rs" || name.ends_with("_tests.rs");
+        let is_exempt = name == "build.rs" || name == "tests.rs" || name.ends_with("_tests.rs");
         assert!(
-            spoken_for || text.starts_with("//!"),
+            is_exempt || text.starts_with("//!"),
             "{} does not begin with //!",
             path.display()
         );
@@ -130,7 +130,7 @@ fn every_module_says_what_it_owns() {
 }
 
 #[test]
-fn no_module_is_called_after_nothing() {
+fn no_module_has_a_vague_name() {
     for (path, _) in by_crate().into_values().flatten() {
         let stem = path
             .file_stem()

@@ -1,46 +1,47 @@
-//! Traces, as a collector gets them: what runs, stages, micro-batches and requests are called, and whose trace a request belongs to.
+//! Traces that a collector receives: the names of runs, stages, micro-batches and requests, and the
+//! trace context of a request.
 
 use std::time::{Duration, Instant};
 
-use tests::listener::Listener;
-use tests::place::Place;
+use tests::installation::Installation;
 use tests::process::{CONFIG, Server, done, run};
+use tests::webhook_receiver::WebhookReceiver;
 
-/// Processes that go on send what they have every five seconds.
+/// Limit for the arrival of a span: running processes send them every five seconds.
 const SENT_MAX: Duration = Duration::from_secs(30);
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const TRACE_BYTES: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const PLAY: &str = r#"{"event_id":"0192f0c1-7b2a-7000-8000-000000000001","owner_id":7,"track_id":8,"listener_id":9,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
 
-/// A collector, and an installation that sends there.
-fn begun() -> (Listener, Place) {
-    let collector = Listener::new(&[]);
+/// A collector, and an installation that sends traces to it.
+fn traced_installation() -> (WebhookReceiver, Installation) {
+    let collector = WebhookReceiver::new(&[]);
     let (address, _) = collector.url.rsplit_once('/').expect("a path");
-    let place = Place::embedded();
-    configure(&place, address);
-    (collector, place)
+    let installation = Installation::embedded();
+    configure(&installation, address);
+    (collector, installation)
 }
 
-fn configure(place: &Place, endpoint: &str) {
+fn configure(installation: &Installation, endpoint: &str) {
     let text = format!("[telemetry]\notlp_endpoint = \"{endpoint}\"\n");
-    std::fs::create_dir_all(place.data()).expect("the data folder");
-    std::fs::write(place.data().join(CONFIG), text).expect("settings");
+    std::fs::create_dir_all(installation.data()).expect("the data folder");
+    std::fs::write(installation.data().join(CONFIG), text).expect("settings");
 }
 
-/// Whether something that was sent has these bytes: texts and ids stand in messages as they are.
-fn has(collector: &Listener, bytes: &[u8]) -> bool {
+/// Searches the received messages for bytes: Protobuf stores texts and ids unchanged.
+fn has_received(collector: &WebhookReceiver, bytes: &[u8]) -> bool {
     let posts = collector.posts();
     let mut bodies = posts.iter().map(|post| &post.body);
     bodies.any(|body| body.windows(bytes.len()).any(|window| window == bytes))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_who_asks() {
-    let (collector, place) = begun();
-    place.ingest("plays", PLAY);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    done(place.data(), &["batch", "run"]);
-    // A command sends what it has before it ends.
+async fn a_collector_receives_runs_with_stages_and_requests_with_trace_context() {
+    let (collector, installation) = traced_installation();
+    installation.ingest("plays", PLAY);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    done(installation.data(), &["batch", "run"]);
+    // A command sends its spans before it ends.
     for name in [
         "micro-batch",
         "batch run",
@@ -48,10 +49,10 @@ async fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_w
         "publish",
         "backstitch",
     ] {
-        assert!(has(&collector, name.as_bytes()), "{name}");
+        assert!(has_received(&collector, name.as_bytes()), "{name}");
     }
 
-    let server = Server::start(place.data(), &[]);
+    let server = Server::start(installation.data(), &[]);
     let url = format!(
         "http://{}/api/v1/stats/plays/total?owner_id=7",
         server.client.address()
@@ -61,25 +62,31 @@ async fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_w
         .call();
     assert_eq!(answer.expect("an answer").status(), 200);
     let begun = Instant::now();
-    while !has(&collector, &TRACE_BYTES.to_be_bytes()) {
-        assert!(begun.elapsed() < SENT_MAX, "the asker's trace is not there");
+    while !has_received(&collector, &TRACE_BYTES.to_be_bytes()) {
+        assert!(
+            begun.elapsed() < SENT_MAX,
+            "the trace of the request is missing"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(has(&collector, b"GET /api/v1/stats/{metric}/total"));
+    assert!(has_received(
+        &collector,
+        b"GET /api/v1/stats/{metric}/total"
+    ));
 }
 
 #[test]
-fn a_collector_that_is_not_there_keeps_nothing_from_its_work_and_one_that_is_none_is_told() {
-    let place = Place::embedded();
-    // Nobody listens there.
-    configure(&place, "http://127.0.0.1:9");
-    place.ingest("plays", PLAY);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    let told = run(place.data(), &["batch", "run", "--json"]);
-    let said = String::from_utf8_lossy(&told.stderr);
-    assert!(told.status.success(), "{said}");
-    assert!(said.contains("traces are not taken"), "{said}");
-    assert_eq!(said.lines().count(), 1, "it is told once: {said}");
+fn an_unreachable_collector_causes_one_warning_and_an_invalid_one_an_error() {
+    let installation = Installation::embedded();
+    // An address without a listener.
+    configure(&installation, "http://127.0.0.1:9");
+    installation.ingest("plays", PLAY);
+    done(installation.data(), &["speed", "--until-caught-up"]);
+    let output = run(installation.data(), &["batch", "run", "--json"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("the collector rejects traces"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "one warning: {stderr}");
 
     for endpoint in [
         "collector:4318",
@@ -88,12 +95,12 @@ fn a_collector_that_is_not_there_keeps_nothing_from_its_work_and_one_that_is_non
         "http://127.0.0.1:9?key=sesame",
         "",
     ] {
-        configure(&place, endpoint);
-        let refused = run(place.data(), &["check"]);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{said}");
-        assert!(said.contains("telemetry.otlp_endpoint"), "{said}");
-        assert!(!said.contains("sesame"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        configure(&installation, endpoint);
+        let refused = run(installation.data(), &["check"]);
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("telemetry.otlp_endpoint"), "{stderr}");
+        assert!(!stderr.contains("sesame"), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
 }

@@ -4,7 +4,7 @@ use super::{KeyBoards, ReadError, after_prefix, rank_key};
 use crate::board::member_entries::{BoardEntry, MemberEntries};
 use crate::tree::{Item, Nodes, Tree};
 
-/// The boards of a member with its scores.
+/// The boards of a member, with its score on each.
 type BoardScores = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl KeyBoards {
@@ -84,7 +84,7 @@ impl KeyBoards {
         Ok(all)
     }
 
-    /// Replaces the entries of a member by newer ones.
+    /// Replaces the entries of a member with newer ones.
     pub fn set_live(&mut self, member: &[u8], state: MemberEntries) {
         self.live.insert(member.to_vec(), state);
     }
@@ -110,7 +110,7 @@ async fn find_by_member<N: Nodes>(
             None => tree.sum().count,
         };
         let length = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
-        // Its leaves were just read.
+        // `ranks` has just read the same leaves.
         let items = tree.slice(nodes, from, length).await?;
         let of_item = |item: &Item| {
             let board = item.key().strip_prefix(member.as_slice())?;

@@ -1,4 +1,5 @@
-//! A batch run: end the epoch everywhere, record the cuts, look again, seal; then publish.
+//! A batch run: ends the epoch everywhere, records the cuts, verifies and seals them, then
+//! publishes.
 
 use std::rc::Rc;
 
@@ -11,14 +12,14 @@ use crate::seam::{self, Checkpoint, Cut, Epoch, PartitionState, RunState, Worker
 
 pub(super) struct Batch {
     at: At,
-    /// The snapshot of a mutant run that reads too early.
+    /// The snapshot of a mutant run, which takes it before the cuts.
     early: Option<[State; GROUPS]>,
 }
 
 /// The next operation.
 enum At {
     Begin,
-    /// A snapshot is taken that takes so long.
+    /// A snapshot is in progress; the number of steps until it ends.
     Snapshot(u32, Proposal),
     EndEpoch(Proposal),
     ReadState(usize),

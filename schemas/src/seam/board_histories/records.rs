@@ -78,7 +78,7 @@ impl World {
             before.is_some_and(|before| before.next_offset > run.cuts[*partition].next_offset)
         });
         if let Some(partition) = back {
-            let what = format!("run {epoch} ends before the run before in partition {partition}");
+            let what = format!("run {epoch} ends before the previous run in partition {partition}");
             self.report_violation(Law::Monotonic, what);
         }
         self.put(Run {

@@ -1,5 +1,6 @@
-//! A worker of one partition: refreshes its view of the state, then applies micro-batches of
-//! notifications. It reads the notified groups from the entity store.
+//! A worker of one partition: reads the partition state and the run records, then rebuilds the
+//! state, closes its epoch, or applies micro-batches of notifications. It reads the notified groups
+//! from the entity store.
 
 use std::rc::Rc;
 
@@ -197,8 +198,8 @@ impl Worker {
     }
 }
 
-/// Returns the keys whose live counts a worker changes. Some workers do not know live counts, and
-/// some skip one.
+/// Returns the keys whose live counts a worker changes. Rules without live counts have none, and
+/// some keys are skipped at random.
 fn sums_of(world: &mut World, micro: &Micro) -> Vec<usize> {
     let mut keys: Vec<usize> = micro.groups.iter().map(|(group, _)| group.key()).collect();
     keys.sort_unstable();

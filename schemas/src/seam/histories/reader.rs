@@ -12,10 +12,10 @@ pub(super) struct Reader {
     only: Option<(usize, usize)>,
     question: (usize, usize),
     partitions: usize,
-    /// Cached run records, which may be used for some time.
+    /// The partition count and run records of an earlier read, which later reads may reuse.
     run_records: Option<(usize, RunRecords)>,
     partition_states: Vec<StateRead>,
-    /// The counted offsets when the read began.
+    /// By partition: the counted offset and the number of reversions when the read began.
     counted: Vec<(Offset, u64)>,
     at: At,
     /// The result of the last read: answered or refused.
@@ -151,7 +151,7 @@ impl Reader {
             .iter()
             .any(|position| *position != world.cut_at(position.next_offset))
         {
-            let what = format!("a position with another last record: {positions:?}");
+            let what = format!("a position does not match the log: {positions:?}");
             world.report_violation(Law::Exact, what);
         }
         let offsets: Vec<Offset> = positions

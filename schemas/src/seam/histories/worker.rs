@@ -1,4 +1,5 @@
-//! A worker of one partition: refreshes its view of the state, then applies micro-batches.
+//! A worker of one partition: reads the partition state and the run records, then rebuilds the
+//! state, closes its epoch, or applies micro-batches.
 
 use std::rc::Rc;
 

@@ -82,7 +82,7 @@ pub(super) static ENTITIES: DatabaseSpec = DatabaseSpec {
     cache_kib: 128 * 1024,
     readers: 4,
     row_buffer: 512,
-    remedy: "stop every process of this folder and restore canon.db from a copy, then run \
+    remedy: "stop every process that uses this folder and restore canon.db from a copy, then run \
              `backstitch batch run --full`",
 };
 

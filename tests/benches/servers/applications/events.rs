@@ -68,7 +68,7 @@ impl Bench {
                 self.added = some.end;
                 for (told, revoke) in told.iter_mut().zip([false, true]) {
                     let ingested = self.ingest(application, some.clone(), revoke);
-                    let (counted, _) = timed(|| done_with(&self.place, config, &SPEED));
+                    let (counted, _) = timed(|| done_with(&self.installation, config, &SPEED));
                     told[0].note(is_large, cost(ingested, idle[0]));
                     told[1].note(is_large, cost(counted, idle[1]));
                 }
@@ -83,10 +83,11 @@ impl Bench {
 
     /// Returns the time of `ingest` and `speed` without input, in seconds.
     fn idle(&self, config: &str) -> [f64; 2] {
-        let nothing = write(&self.place, "nothing.jsonl", std::iter::empty());
+        let nothing = write(&self.installation, "nothing.jsonl", std::iter::empty());
         let ingest = ["ingest", "authorizations", &nothing];
         [&ingest[..], &SPEED[..]].map(|args| {
-            let rounds = (0..ROUNDS).map(|_| timed(|| done_with(&self.place, config, args)).0);
+            let rounds =
+                (0..ROUNDS).map(|_| timed(|| done_with(&self.installation, config, args)).0);
             median(rounds.map(|took| took.as_secs_f64()).collect())
         })
     }

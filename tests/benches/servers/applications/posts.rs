@@ -16,7 +16,7 @@ use super::{Bench, LARGEST, application, count_of, one, shown};
 const POSTS: u64 = 30_000;
 const CONNECTIONS: usize = 32;
 /// Capacity of the application that becomes full.
-const ROOM: usize = 200;
+const FULL_CAPACITY: usize = 200;
 const CREATED: u16 = 201;
 const FORBIDDEN: u16 = 403;
 /// Number of single athletes whose delay is measured, and the maximum delay.
@@ -45,7 +45,7 @@ impl Bench {
                 }
                 took.push(begun.elapsed().as_secs_f64() * 1_000.0);
             }
-            let load = Load::of(took, 0.0, 0);
+            let load = Load::new(took, 0.0, 0);
             say(
                 format_args!("connected over HTTP and counted, {what}, ms"),
                 format_args!("p50 {:.1}, p99 {:.1}", load.p50_ms, load.p99_ms),
@@ -66,14 +66,17 @@ impl Bench {
         let what = format!("the same, to {many} small ones");
         say(what, shown(&load));
         let full = self.applications + 1;
-        let line = std::iter::once(application(full, ROOM as u64));
-        let file = write(&self.place, "full.jsonl", line);
-        done(self.place.data(), &["ingest", "applications", &file]);
+        let line = std::iter::once(application(full, FULL_CAPACITY as u64));
+        let file = write(&self.installation, "full.jsonl", line);
+        done(self.installation.data(), &["ingest", "applications", &file]);
         let (load, statuses) = self.post(server, |_| full);
-        assert_eq!(statuses[&CREATED], ROOM, "no more than there is room for");
+        assert_eq!(
+            statuses[&CREATED], FULL_CAPACITY,
+            "no more than there is room for"
+        );
         assert_eq!(statuses.keys().collect::<Vec<_>>(), [&CREATED, &FORBIDDEN]);
-        assert_eq!(self.sql.number(&count_of(full)), ROOM as u64);
-        let what = format!("the same, to one with room for {ROOM}");
+        assert_eq!(self.sql.number(&count_of(full)), FULL_CAPACITY as u64);
+        let what = format!("the same, to one with room for {FULL_CAPACITY}");
         let refused = statuses[&FORBIDDEN];
         say(what, format_args!("{}, {refused} refused", shown(&load)));
     }

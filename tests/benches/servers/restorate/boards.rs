@@ -2,14 +2,14 @@
 
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
-use tests::hand::Cql;
-use tests::place::Place;
+use tests::direct_access::Cql;
+use tests::installation::Installation;
 use tests::process::done;
 use tests::servers::{self, Addresses};
 use tests::world::World;
 use tokio::runtime::Runtime;
 
-use super::{compare, restored, say, timed};
+use super::{compare, reconcile, say, timed};
 
 const VIEW: &str = "segment_boards";
 /// The fraction of the requested events that become efforts.
@@ -18,21 +18,21 @@ const SEGMENTS: u64 = 1_000;
 
 pub(super) fn run(rows: u64, runtime: &Runtime) {
     let rows = rows / PART;
-    let place = Place::on_these(&Addresses::default(), "");
+    let installation = Installation::with_addresses(&Addresses::default(), "");
     println!("boards: {rows} efforts on {SEGMENTS} segments");
-    fill(&place, rows);
+    fill(&installation, rows);
     // One notification is required: without any there is nothing to run.
     let row = r#"{"id":0,"segment_id":0,"athlete_id":1,"activity_id":1,"elapsed_time":60,"started_at":"2026-01-01T00:00:00Z"}"#;
-    place.ingest("efforts", row);
+    installation.ingest("efforts", row);
     let speed = ["speed", "--until-caught-up", "--source", "efforts"];
-    done(place.data(), &speed);
-    let (took, _) = timed(|| done(place.data(), &["batch", "run"]));
+    done(installation.data(), &speed);
+    let (took, _) = timed(|| done(installation.data(), &["batch", "run"]));
     say(
         "the run that takes them in, s",
         format_args!("{:.1}", took.as_secs_f64()),
     );
-    compare(&place, "canonical", (VIEW, "canonical"), 0);
-    let schema = place.options().namespace.identifier("backstitch");
+    compare(&installation, "canonical", VIEW, "canonical", 0);
+    let schema = installation.options().namespace.identifier("backstitch");
     // Equal numbers of changes with and without notifications.
     for is_told in [true, false] {
         let (off, on) = match is_told {
@@ -49,27 +49,31 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
         ));
         changed.expect("rows change");
         if !is_told {
-            found(&place, "1,000 rows changed with triggers off", "not_told");
+            found(
+                &installation,
+                "1,000 rows changed with triggers off",
+                "not_told",
+            );
             continue;
         }
-        done(place.data(), &speed);
-        let namespace = &place.options().namespace;
+        done(installation.data(), &speed);
+        let namespace = &installation.options().namespace;
         // The key of the partition state itself begins with the same letter.
         let keys = servers::delete_keys(&format!("{{{namespace}:efforts:*}}:s[0-9]*"));
         found(
-            &place,
+            &installation,
             &format!("{keys} keys of live states lost"),
             "lost_live",
         );
     }
-    let world = runtime.block_on(place.world());
-    runtime.block_on(lose_a_head(&world, &place));
-    found(&place, "a head lost", "missing_row");
+    let world = runtime.block_on(installation.world());
+    runtime.block_on(lose_a_head(&world, &installation));
+    found(&installation, "a head lost", "missing_row");
 }
 
 /// Fills the database with rows that precede all notifications.
-fn fill(place: &Place, rows: u64) {
-    let schema = place.options().namespace.identifier("backstitch");
+fn fill(installation: &Installation, rows: u64) {
+    let schema = installation.options().namespace.identifier("backstitch");
     let filled = servers::run_on_postgres(&format!(
         "SET search_path = {schema};
          ALTER TABLE efforts DISABLE TRIGGER USER;
@@ -81,8 +85,8 @@ fn fill(place: &Place, rows: u64) {
     filled.expect("rows");
 }
 
-async fn lose_a_head(world: &World, place: &Place) {
-    let cql = Cql::of(&place.options().namespace).await;
+async fn lose_a_head(world: &World, installation: &Installation) {
+    let cql = Cql::connect(&installation.options().namespace).await;
     let mut boards = world.catalog.boards().iter();
     let job: &Job<Board> = boards.find(|job| job.name() == VIEW).expect("the boards");
     let id = cql.id(job.view()).await;
@@ -98,29 +102,28 @@ async fn lose_a_head(world: &World, place: &Place) {
 }
 
 /// Detects, reports and repairs damage, and prints the time of each step.
-fn found(place: &Place, what: &str, cause: &str) {
-    let of = (VIEW, "canonical");
-    let (found, _) = restored(place, of, &[]);
+fn found(installation: &Installation, what: &str, cause: &str) {
+    let (found, _) = reconcile(installation, VIEW, "canonical", &[]);
     let named = found.report["causes"].as_object().expect("causes");
     assert!(
         named.len() == 1 && named.contains_key(cause),
         "{what}: {}",
         found.report
     );
-    let (healed, _) = restored(place, of, &["--apply"]);
+    let (repaired, _) = reconcile(installation, VIEW, "canonical", &["--apply"]);
     assert!(
-        healed.report["applied"].is_object(),
+        repaired.report["applied"].is_object(),
         "{what}: {} {}",
-        healed.report,
-        healed.said
+        repaired.report,
+        repaired.said
     );
     let speed = ["speed", "--until-caught-up", "--source", "efforts"];
-    done(place.data(), &speed);
-    let (found_s, healed_s) = (found.took.as_secs_f64(), healed.took.as_secs_f64());
+    done(installation.data(), &speed);
+    let (found_s, repaired_s) = (found.took.as_secs_f64(), repaired.took.as_secs_f64());
     say(
-        format!("{what}: found, put right"),
-        format_args!("{found_s:.1}, {healed_s:.1} s"),
+        format!("{what}: detected, repaired"),
+        format_args!("{found_s:.1}, {repaired_s:.1} s"),
     );
-    let (again, _) = restored(place, of, &[]);
+    let (again, _) = reconcile(installation, VIEW, "canonical", &[]);
     assert_eq!(again.report["differ"], 0, "{what}: {}", again.report);
 }

@@ -1,45 +1,49 @@
 //! Time to detect, report and repair damaged counts.
 
 use serde_json::json;
-use tests::hand::Cql;
-use tests::place::Place;
+use tests::direct_access::Cql;
+use tests::installation::Installation;
 use tests::process::{Process, done};
 use tests::servers;
 use tests::world::World;
 use tokio::runtime::Runtime;
 
-use super::{VIEW, generated, pause, restored, say, speed, table};
+use super::{VIEW, generated, pause, reconcile, say, speed, table};
 
 /// Number of stages before a run begins to publish.
 const STAGES: usize = 5;
 
-pub(super) fn run(place: &Place, runtime: &Runtime) {
-    let world = runtime.block_on(place.world());
-    let namespace = &place.options().namespace;
+pub(super) fn run(installation: &Installation, runtime: &Runtime) {
+    let world = runtime.block_on(installation.world());
+    let namespace = &installation.options().namespace;
     for (what, cause) in [
         ("UPDATE TABLE SET count = 1000", "changed_row"),
         ("DELETE FROM TABLE", "missing_row"),
     ] {
-        runtime.block_on(change_rows(&world, place, what));
-        found(place, "1,000 rows of Cassandra", &[cause]);
+        runtime.block_on(change_rows(&world, installation, what));
+        found(installation, "1,000 rows of Cassandra", &[cause]);
     }
     let keys = servers::delete_keys(&format!("{{{namespace}:plays:0}}:d*"));
     assert!(keys > 0, "keys are lost");
-    found(place, &format!("{keys} keys of Redis lost"), &["lost_live"]);
+    found(
+        installation,
+        &format!("{keys} keys of Redis lost"),
+        &["lost_live"],
+    );
     // No notification exists for the duplicate events.
-    let again = generated(place, "again.parquet", 10_000, 4);
-    done(place.data(), &["ingest", "plays", &again]);
-    speed(place);
-    done(place.data(), &["ingest", "plays", &again]);
-    forgetful(place);
-    found(place, "10,000 events twice", &["duplicate"]);
-    files(place, runtime, &world);
-    half_loaded(place);
+    let again = generated(installation, "again.parquet", 10_000, 4);
+    done(installation.data(), &["ingest", "plays", &again]);
+    speed(installation);
+    done(installation.data(), &["ingest", "plays", &again]);
+    forgetful(installation);
+    found(installation, "10,000 events twice", &["duplicate"]);
+    files(installation, runtime, &world);
+    half_loaded(installation);
 }
 
 /// Changes the first rows of the view's table.
-async fn change_rows(world: &World, place: &Place, what: &str) {
-    let cql = Cql::of(&place.options().namespace).await;
+async fn change_rows(world: &World, installation: &Installation, what: &str) {
+    let cql = Cql::connect(&installation.options().namespace).await;
     let id = cql.id(&table(world, VIEW)).await;
     let some = format!("SELECT part, row FROM rows_{id} LIMIT 1000");
     let some = cql.read::<(Vec<u8>, Vec<u8>)>(&some, ()).await;
@@ -52,45 +56,45 @@ async fn change_rows(world: &World, place: &Place, what: &str) {
 }
 
 /// Counts with a worker that remembers no events and counts duplicates.
-fn forgetful(place: &Place) {
+fn forgetful(installation: &Installation) {
     let name = "forgetful.toml";
-    place.configure(
+    installation.configure(
         name,
         &servers::Addresses::default(),
         "speed.dedup_window_ms = 1\n",
     );
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    assert!(Process::start_with(place.data(), name, &speed).wait());
+    assert!(Process::start_with(installation.data(), name, &speed).wait());
 }
 
 /// Detects, reports and repairs damage, and prints the time of each step.
-fn found(place: &Place, what: &str, causes: &[&str]) {
-    let (found, _) = restored(place, (VIEW, "archive"), &[]);
+fn found(installation: &Installation, what: &str, causes: &[&str]) {
+    let (found, _) = reconcile(installation, VIEW, "archive", &[]);
     let named = found.report["causes"].as_object().expect("causes");
     let named: Vec<&str> = named.keys().map(String::as_str).collect();
     assert_eq!(named, causes, "{what}: {}", found.report);
-    healed(place, what, found.took.as_secs_f64());
+    repair(installation, what, found.took.as_secs_f64());
 }
 
-fn healed(place: &Place, what: &str, found_s: f64) {
-    let (healed, _) = restored(place, (VIEW, "archive"), &["--apply"]);
+fn repair(installation: &Installation, what: &str, found_s: f64) {
+    let (repaired, _) = reconcile(installation, VIEW, "archive", &["--apply"]);
     assert!(
-        healed.report["applied"].is_object(),
+        repaired.report["applied"].is_object(),
         "{what}: {} {}",
-        healed.report,
-        healed.said
+        repaired.report,
+        repaired.said
     );
-    let healed_s = healed.took.as_secs_f64();
+    let repaired_s = repaired.took.as_secs_f64();
     say(
-        format!("{what}: found, put right"),
-        format_args!("{found_s:.1}, {healed_s:.1} s"),
+        format!("{what}: detected, repaired"),
+        format_args!("{found_s:.1}, {repaired_s:.1} s"),
     );
-    let (again, _) = restored(place, (VIEW, "archive"), &[]);
+    let (again, _) = reconcile(installation, VIEW, "archive", &[]);
     assert_eq!(again.report["differ"], 0, "{what}: {}", again.report);
 }
 
 /// Removes, then damages, an archive file that came from the log.
-fn files(place: &Place, runtime: &Runtime, world: &World) {
+fn files(installation: &Installation, runtime: &Runtime, world: &World) {
     let archive = &world.stores.archive;
     let files = runtime.block_on(archive.list("archive/plays/files"));
     let path = files.expect("files").pop().expect("a file");
@@ -107,36 +111,40 @@ fn files(place: &Place, runtime: &Runtime, world: &World) {
             archive.put(&path, bytes.into()).await
         };
         runtime.block_on(harmed).expect("a file is harmed");
-        let (found, _) = restored(place, (VIEW, "archive"), &[]);
+        let (found, _) = reconcile(installation, VIEW, "archive", &[]);
         assert!(found.said.contains(&path), "{}", found.said);
         let what = if is_gone {
             "a Parquet file missing"
         } else {
             "a Parquet file changed"
         };
-        healed(place, what, found.took.as_secs_f64());
+        repair(installation, what, found.took.as_secs_f64());
     }
 }
 
 /// Kills a run while it publishes.
-fn half_loaded(place: &Place) {
-    let more = generated(place, "more.parquet", 100_000, 5);
-    done(place.data(), &["ingest", "plays", &more]);
-    speed(place);
+fn half_loaded(installation: &Installation) {
+    let more = generated(installation, "more.parquet", 100_000, 5);
+    done(installation.data(), &["ingest", "plays", &more]);
+    speed(installation);
     let run = ["batch", "run", "--log-level", "warn,batch=debug"];
-    let mut run = Process::start(place.data(), &run);
-    while run.is_running() && run.said()[1].matches("begins stage=").count() < STAGES {
+    let mut run = Process::start(installation.data(), &run);
+    while run.is_running() && run.outputs()[1].matches("begins stage=").count() < STAGES {
         pause();
     }
     assert!(run.kill(), "it died while it published");
-    let (mut found, _) = restored(place, (VIEW, "archive"), &[]);
+    let (mut found, _) = reconcile(installation, VIEW, "archive", &[]);
     // Waits for the lease of the killed run to expire.
     while found.said.contains("is under way") {
         pause();
-        found = restored(place, (VIEW, "archive"), &[]).0;
+        found = reconcile(installation, VIEW, "archive", &[]).0;
     }
     let warning = found.report["warnings"][0].to_string();
     assert!(warning.contains("is not complete"), "{}", found.report);
     assert_eq!(found.report["differ"], json!(0));
-    healed(place, "a run died half-way", found.took.as_secs_f64());
+    repair(
+        installation,
+        "a run died half-way",
+        found.took.as_secs_f64(),
+    );
 }

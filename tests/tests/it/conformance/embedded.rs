@@ -9,7 +9,7 @@ use super::Stage;
 pub(super) struct Folder(pub(super) TempDir);
 
 impl Stage for Folder {
-    async fn set() -> Self {
+    async fn create() -> Self {
         Self(tempfile::tempdir().expect("a temporary folder"))
     }
 
@@ -19,13 +19,13 @@ impl Stage for Folder {
 }
 
 super::laws_of! {
-    Folder; log live states live_scans editions runs views view_scans achievements counts canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys records reconciliations erasures lease archive
+    Folder; log live states live_scans versions runs views view_scans achievements counts entities entity_reads entity_connections entity_admin entity_recounts entity_erasure entity_expiry entity_names keys records reconciliations erasures lease archive
 }
 
 #[tokio::test]
-async fn times_are_those_given() -> Result<()> {
-    let folder = Folder::set().await;
-    tests::conformance::log::times_are_those_given(&folder.ports().await?).await
+async fn timestamps_come_from_the_caller() -> Result<()> {
+    let folder = Folder::create().await;
+    tests::conformance::log::timestamps_come_from_the_caller(&folder.ports().await?).await
 }
 
 #[test]
@@ -39,9 +39,9 @@ fn entities_follow_the_model() {
 }
 
 #[tokio::test]
-async fn outlived_runs_are_deleted() -> Result<()> {
+async fn old_runs_are_deleted() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = stores::embedded::DataFolder::open(folder.path())?;
     let views = folder.views().await?.keeping_runs(70);
-    tests::conformance::runs::outlived_runs_are_deleted(&views).await
+    tests::conformance::runs::old_runs_are_deleted(&views).await
 }

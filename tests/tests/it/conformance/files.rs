@@ -13,7 +13,7 @@ use stores::live::{DeltaQuery, Deltas, LiveRead, LiveWrite};
 use stores::log::{FetchLimit, NewRecords};
 use stores::{ErrorKind, Result, Stores};
 use tempfile::TempDir;
-use tests::conformance::{VIEW, binary, bytes, life, slot};
+use tests::conformance::{VIEW, binary, bytes, new_generation, state_id};
 
 const TOPIC: &str = "backstitch.laws.v1";
 const EVERYTHING: FetchLimit = FetchLimit {
@@ -52,39 +52,51 @@ fn whole_group() -> DeltaQuery {
 }
 
 /// The checkpoint of the partition state and the sum of its deltas.
-async fn standing(live: &dyn LiveRead) -> Result<Option<(Checkpoint, i64)>> {
+async fn checkpoint_and_sum(live: &dyn LiveRead) -> Result<Option<(Checkpoint, i64)>> {
     let answer = live.read_deltas(Source::Plays, 1, &[whole_group()]).await?;
     let sum = answer.deltas[0].counts.values().iter().sum();
     Ok(answer.partition_states[0]
         .as_ref()
-        .map(|slot| (slot.checkpoint(), sum)))
+        .map(|state| (state.checkpoint(), sum)))
 }
 
-async fn apply_one(live: &dyn LiveWrite, fence: Checkpoint) -> Result<Checkpoint> {
-    let next = cut(fence.next_offset + 1);
+async fn apply_one(live: &dyn LiveWrite, checkpoint: Checkpoint) -> Result<Checkpoint> {
+    let next = cut(checkpoint.next_offset + 1);
     let done = live
-        .apply(slot(0), fence, next, &[VIEW], &vec![one_row(1)].into())
+        .apply(
+            state_id(0),
+            checkpoint,
+            next,
+            &[VIEW],
+            &vec![one_row(1)].into(),
+        )
         .await?;
     assert_eq!(done, Ok(()));
     Ok(Checkpoint {
         next_offset: next.next_offset,
-        ..fence
+        ..checkpoint
     })
 }
 
 /// Starts a new generation of the partition state and counts `records` single records in it.
-async fn live_again(live: &dyn LiveWrite, generation: u64, records: i64) -> Result<Checkpoint> {
-    let healed = live.rebuild(slot(0), None, &life(0, 0, generation)).await?;
-    assert_eq!(healed, Ok(()));
-    let mut fence = Checkpoint {
+async fn start_generation(
+    live: &dyn LiveWrite,
+    generation: u64,
+    records: i64,
+) -> Result<Checkpoint> {
+    let rebuilt = live
+        .rebuild(state_id(0), None, &new_generation(0, 0, generation))
+        .await?;
+    assert_eq!(rebuilt, Ok(()));
+    let mut checkpoint = Checkpoint {
         generation,
         next_offset: 0,
         epoch: 1,
     };
     for _ in 0..records {
-        fence = apply_one(live, fence).await?;
+        checkpoint = apply_one(live, checkpoint).await?;
     }
-    Ok(fence)
+    Ok(checkpoint)
 }
 
 fn remove_live_files(folder: &Path, which: impl Fn(&str) -> bool) {
@@ -100,7 +112,7 @@ fn remove_live_files(folder: &Path, which: impl Fn(&str) -> bool) {
 /// Two processes have the live file open when it is deleted. Both see an empty file at once and
 /// share it, and old data does not reappear, also for a third process.
 #[tokio::test]
-async fn a_deleted_live_file_is_made_anew() -> Result<()> {
+async fn a_deleted_live_file_is_recreated() -> Result<()> {
     let all = |_: &str| true;
     let link_alone = |name: &str| name == "live.db";
     let all_but_the_log_beside_it = |name: &str| !name.ends_with("-wal");
@@ -111,22 +123,31 @@ async fn a_deleted_live_file_is_made_anew() -> Result<()> {
     let removals: [&dyn Fn(&str) -> bool; 4] =
         [&all, &link_alone, &all_but_the_log_beside_it, &target_alone];
     for (generation, which) in (1..).zip(removals) {
-        let fence = live_again(&*one.live, generation, 5).await?;
-        assert_eq!(standing(&*other.live).await?, Some((fence, 5)));
+        let checkpoint = start_generation(&*one.live, generation, 5).await?;
+        assert_eq!(
+            checkpoint_and_sum(&*other.live).await?,
+            Some((checkpoint, 5))
+        );
         remove_live_files(folder.path(), which);
-        assert_eq!(standing(&*other.live).await?, None);
+        assert_eq!(checkpoint_and_sum(&*other.live).await?, None);
         let moved = one
             .live
-            .close_epoch(slot(0), fence)
+            .close_epoch(state_id(0), checkpoint)
             .await?
-            .expect_err("it is gone");
+            .expect_err("a missing file");
         assert_eq!(moved.actual, None);
-        let fence = live_again(&*other.live, generation + 10, 2).await?;
-        assert_eq!(standing(&*one.live).await?, Some((fence, 2)));
+        let checkpoint = start_generation(&*other.live, generation + 10, 2).await?;
+        assert_eq!(checkpoint_and_sum(&*one.live).await?, Some((checkpoint, 2)));
         let third = Stores::embedded(folder.path()).await?;
-        assert_eq!(standing(&*third.live).await?, Some((fence, 2)));
-        let fence = apply_one(&*one.live, fence).await?;
-        assert_eq!(standing(&*third.live).await?, Some((fence, 3)));
+        assert_eq!(
+            checkpoint_and_sum(&*third.live).await?,
+            Some((checkpoint, 2))
+        );
+        let checkpoint = apply_one(&*one.live, checkpoint).await?;
+        assert_eq!(
+            checkpoint_and_sum(&*third.live).await?,
+            Some((checkpoint, 3))
+        );
         remove_live_files(folder.path(), all);
     }
     let left = std::fs::read_dir(folder.path()).expect("the folder can be read");
@@ -135,7 +156,7 @@ async fn a_deleted_live_file_is_made_anew() -> Result<()> {
     let left = left.count();
     assert!(
         left < 8,
-        "what was left behind is cleared away: {left} files of live state"
+        "leftover files were not deleted: {left} files of live state"
     );
     Ok(())
 }
@@ -151,40 +172,46 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
         let stores = Stores::embedded(folder.path()).await?;
         let mut generation = generations;
         while !is_over() {
-            let Some((fence, _)) = standing(&*stores.live).await? else {
+            let Some((checkpoint, _)) = checkpoint_and_sum(&*stores.live).await? else {
                 generation += 2;
                 // Either process may rebuild the state.
                 let _done = stores
                     .live
-                    .rebuild(slot(0), None, &life(0, 0, generation))
+                    .rebuild(state_id(0), None, &new_generation(0, 0, generation))
                     .await?;
                 continue;
             };
-            let next = cut(fence.next_offset + 1);
+            let next = cut(checkpoint.next_offset + 1);
             let _done = stores
                 .live
-                .apply(slot(0), fence, next, &[VIEW], &vec![one_row(1)].into())
+                .apply(
+                    state_id(0),
+                    checkpoint,
+                    next,
+                    &[VIEW],
+                    &vec![one_row(1)].into(),
+                )
                 .await?;
         }
         Ok(())
     };
     let seen = std::sync::atomic::AtomicU64::new(0);
-    let is_seen = || seen.load(std::sync::atomic::Ordering::Relaxed) > 0;
+    let was_read = || seen.load(std::sync::atomic::Ordering::Relaxed) > 0;
     let read = async {
         let stores = Stores::embedded(folder.path()).await?;
         while !is_over() {
-            if let Some((fence, sum)) = standing(&*stores.live).await? {
-                assert_eq!(sum, fence.next_offset);
+            if let Some((checkpoint, sum)) = checkpoint_and_sum(&*stores.live).await? {
+                assert_eq!(sum, checkpoint.next_offset);
                 seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
-        assert!(is_seen(), "there was something to be seen");
+        assert!(was_read(), "the reader saw no data");
         Ok(())
     };
     let remove = async {
         for round in 0..500 {
             // A busy machine may take longer before the reader sees data.
-            if round >= 25 && is_seen() {
+            if round >= 25 && was_read() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(30)).await;
@@ -252,17 +279,17 @@ async fn victim() -> Result<()> {
         return Ok(());
     };
     let stores = Stores::embedded(Path::new(&folder)).await?;
-    let held = stores.leases.acquire("work", "victim").await?;
-    let _held = held.expect("the one before was killed");
+    let lease = stores.leases.acquire("work", "victim").await?;
+    let _lease = lease.expect("a released lease");
     stores.log.ensure_topic(TOPIC, 1).await?;
-    let (mut fence, _) = match standing(&*stores.live).await? {
+    let (mut checkpoint, _) = match checkpoint_and_sum(&*stores.live).await? {
         Some(found) => found,
-        None => (live_again(&*stores.live, 1, 0).await?, 0),
+        None => (start_generation(&*stores.live, 1, 0).await?, 0),
     };
     loop {
         let first = stores.log.append(TOPIC, &[group("record", 30)], 1).await?;
-        fence = apply_one(&*stores.live, fence).await?;
-        println!("\nanswered {} {}", first[0] + 30, fence.next_offset);
+        checkpoint = apply_one(&*stores.live, checkpoint).await?;
+        println!("\nanswered {} {}", first[0] + 30, checkpoint.next_offset);
         std::io::stdout().flush().expect("the output is read");
     }
 }
@@ -300,18 +327,18 @@ async fn writers_may_be_killed() -> Result<()> {
         let mut victim = start_victim(folder.path());
         let output = victim.stdout.take().expect("its output is a pipe");
         let mut answered = BufReader::new(output).lines().map_while(|line| line.ok());
-        let enough = 3 + 5 * round;
+        let offsets_min = 3 + 5 * round;
         let seen = answered
             .by_ref()
             .filter(|line| line.starts_with("answered"))
-            .nth(enough);
-        assert!(seen.is_some(), "the other process works");
-        let told = watching.leases.acquire("work", "somebody").await?;
-        assert_eq!(told.expect_err("it is held"), "victim");
-        victim.kill().expect("it can be killed");
-        victim.wait().expect("it is gone");
+            .nth(offsets_min);
+        assert!(seen.is_some(), "the other process is idle");
+        let refused = watching.leases.acquire("work", "somebody").await?;
+        assert_eq!(refused.expect_err("a held lease"), "victim");
+        victim.kill().expect("killing the process");
+        victim.wait().expect("the exit status");
         let rest = answered.filter(|line| line.starts_with("answered"));
-        let last = rest.last().or(seen).expect("at least what was seen");
+        let last = rest.last().or(seen).expect("the counted records");
         let numbers: Vec<i64> = last
             .split(' ')
             .skip(1)
@@ -322,9 +349,11 @@ async fn writers_may_be_killed() -> Result<()> {
             assert!(end >= numbers[0] && end % 30 == 0, "{end}: {last}");
             let fetched = stores.log.fetch(TOPIC, 0, 0, EVERYTHING).await?;
             assert_eq!(fetched.next_offset, end);
-            let (fence, sum) = standing(&*stores.live).await?.expect("the slot is there");
+            let (checkpoint, sum) = checkpoint_and_sum(&*stores.live)
+                .await?
+                .expect("the partition state");
             assert!(
-                fence.next_offset >= numbers[1] && sum == fence.next_offset,
+                checkpoint.next_offset >= numbers[1] && sum == checkpoint.next_offset,
                 "{last}"
             );
         }
@@ -355,7 +384,7 @@ async fn closed(folder: &Path, mut stores: Stores) -> Result<()> {
 /// A payload that was changed on disk is detected; the error names its position, and no record of
 /// it is returned.
 #[tokio::test]
-async fn a_corrupted_payload_is_found() -> Result<()> {
+async fn a_corrupted_payload_is_detected() -> Result<()> {
     let folder = folder();
     let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
@@ -378,7 +407,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
     let at = file
         .windows(100)
         .position(|window| window == &noise[100..200]);
-    file[at.expect("the noise is in the file") + 50] ^= 1;
+    file[at.expect("the incompressible bytes") + 50] ^= 1;
     std::fs::write(&path, file).expect("the file can be written");
 
     let stores = Stores::embedded(folder.path()).await?;
@@ -386,7 +415,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
         .log
         .fetch(TOPIC, 0, 0, EVERYTHING)
         .await
-        .expect_err("it is damaged");
+        .expect_err("a damaged file");
     assert_eq!(error.kind(), ErrorKind::Fatal);
     let text = error.to_string();
     assert!(
@@ -404,7 +433,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
 
 /// Unexpected files are refused with a message that names them.
 #[tokio::test]
-async fn odd_files_are_refused() -> Result<()> {
+async fn unexpected_files_are_refused() -> Result<()> {
     for (name, version, says) in [
         ("log.db", 99_u32, "newer version"),
         ("views.db", 100, "newer"),
@@ -419,7 +448,7 @@ async fn odd_files_are_refused() -> Result<()> {
         std::fs::write(&path, file).expect("the file can be written");
         let error = Stores::embedded(folder.path())
             .await
-            .expect_err("it is newer")
+            .expect_err("a newer version")
             .to_string();
         assert!(error.contains(name) && error.contains(says), "{error}");
     }
@@ -429,7 +458,7 @@ async fn odd_files_are_refused() -> Result<()> {
         std::fs::write(folder.path().join(name), text).expect("the file can be written");
         let error = Stores::embedded(folder.path())
             .await
-            .expect_err("it is no database");
+            .expect_err("a file that is not a database");
         assert_eq!(error.kind(), ErrorKind::Fatal);
         assert!(error.to_string().contains(name), "{error}");
     }
@@ -439,7 +468,7 @@ async fn odd_files_are_refused() -> Result<()> {
 /// Deleting a file that cannot be rebuilt is detected while the file is in use, because later
 /// writes would be lost.
 #[tokio::test]
-async fn a_removed_log_is_noticed() -> Result<()> {
+async fn a_removed_log_is_detected() -> Result<()> {
     let folder = folder();
     let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
@@ -448,7 +477,7 @@ async fn a_removed_log_is_noticed() -> Result<()> {
         .log
         .append(TOPIC, &[group("lost", 1)], 1)
         .await
-        .expect_err("it is gone");
+        .expect_err("a missing file");
     assert_eq!(error.kind(), ErrorKind::Fatal);
     assert!(error.to_string().contains("log.db"), "{error}");
     std::fs::remove_file(folder.path().join("views.db")).expect("the file can be removed");
@@ -458,13 +487,13 @@ async fn a_removed_log_is_noticed() -> Result<()> {
 
 /// A data folder that is read-only or not a folder gives a clear error.
 #[tokio::test]
-async fn odd_folders_are_refused() -> Result<()> {
+async fn unusable_folders_are_refused() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let folder = folder();
     let file = folder.path().join("file");
     std::fs::write(&file, "text").expect("the file can be written");
     for path in [file.clone(), file.join("below")] {
-        let error = Stores::embedded(&path).await.expect_err("it is a file");
+        let error = Stores::embedded(&path).await.expect_err("a file");
         assert_eq!(error.kind(), ErrorKind::Fatal);
         assert!(error.to_string().contains("file"), "{error}");
     }
@@ -483,7 +512,7 @@ async fn odd_folders_are_refused() -> Result<()> {
     if std::fs::write(data.join("probe"), "").is_err() {
         let error = Stores::embedded(&data)
             .await
-            .expect_err("it can't be written");
+            .expect_err("a read-only folder");
         assert_eq!(error.kind(), ErrorKind::Fatal);
         assert!(error.to_string().contains("data"), "{error}");
     }

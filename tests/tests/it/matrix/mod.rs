@@ -1,9 +1,8 @@
-//! The fault matrix: what may happen to processes and servers happens to a whole installation on
-//! real servers, while questions are asked all the time. Each answer that was given must be exact for
-//! the position that it names; afterwards everything is there again. And each test shows that its fault
-//! did happen.
+//! The fault matrix: faults of processes and servers in a whole installation on real servers, while
+//! questions are asked all the time. Each answer must be exact for its position, and in the end all
+//! data must be present. Each test verifies that its fault happened.
 //!
-//! Seeds are fixed; `BACKSTITCH_TEST_SEED` sets another one, as `deploy/soak` does for hours.
+//! Seeds are fixed. `BACKSTITCH_TEST_SEED` sets another one, as `deploy/soak` does for hours.
 
 mod damage;
 mod hangs;
@@ -15,15 +14,15 @@ mod scene;
 mod views;
 mod workers;
 
-/// What random choices begin with.
+/// The seed of random choices.
 fn seed(own: u64) -> u64 {
     let set = std::env::var("BACKSTITCH_TEST_SEED").ok();
     let set: Option<u64> = set.map(|seed| seed.parse().expect("a seed"));
     set.map_or(own, |set| set.wrapping_mul(1000) + own)
 }
 
-/// Says what happened, for whoever looks.
+/// Prints what happened, for readers of the test's output.
 #[expect(clippy::print_stderr, reason = "a test says what it did")]
-fn tell(fault: &str, happened: &str) {
+fn print_result(fault: &str, happened: &str) {
     eprintln!("matrix: {fault}: {happened}");
 }

@@ -1,17 +1,17 @@
-//! Live state that is lost, or is suddenly as it was some time ago.
+//! Live state that is lost or replaced by an earlier state.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemas::source::Source;
-use tests::own::OwnServer;
+use tests::dedicated_servers::DedicatedServer;
 use tests::process::Process;
 use tests::proxy::{Gate, Holds, Proxy};
 
 use super::scene::{Scene, Setting};
 use super::workers::sum;
-use super::{seed, tell};
+use super::{print_result, seed};
 
 fn setting(redis: &str) -> Setting {
     let mut setting = Setting::default();
@@ -20,26 +20,26 @@ fn setting(redis: &str) -> Setting {
     setting
 }
 
-fn heals(worker: Process) -> u64 {
-    let (succeeded, said) = worker.end();
-    assert!(succeeded, "{said:?}");
-    sum(&said[0], "heals")
+fn rebuilds(worker: Process) -> u64 {
+    let (succeeded, message) = worker.end();
+    assert!(succeeded, "{message:?}");
+    sum(&message[0], "heals")
 }
 
-/// Everything is deleted, also while a worker is at it and between runs of the batch layer.
+/// All keys are deleted, also while a worker runs and between batch runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushall_on_servers() {
-    let redis = OwnServer::redis();
+    let redis = DedicatedServer::redis();
     let mut scene = Scene::begin(&setting(&redis.address()), seed(6)).await;
     let worker = scene.worker();
     for round in 0..3 {
-        scene.take_plays(600).await;
-        scene.take_rows(4).await;
+        scene.ingest_plays(600).await;
+        scene.ingest_rows(4).await;
         if round == 1 {
             scene.settle().await;
         }
         scene.world.disturb();
-        assert_eq!(redis.ask_redis(&["FLUSHALL"]), "OK");
+        assert_eq!(redis.run_redis_command(&["FLUSHALL"]), "OK");
         scene.ask_rows(4).await;
         scene.settle().await;
         scene.compare().await;
@@ -48,62 +48,62 @@ async fn flushall_on_servers() {
             scene.compare().await;
         }
     }
-    let heals = heals(worker);
+    let rebuilds = rebuilds(worker);
     scene.end().await;
-    tell(
+    print_result(
         "FLUSHALL",
-        &format!("3 times, {heals} slots began a new life"),
+        &format!("3 times, {rebuilds} partition states started a new generation"),
     );
-    assert!(heals >= 6, "{heals}");
+    assert!(rebuilds >= 6, "{rebuilds}");
 }
 
-/// Redis is killed, and starts again without what it had written last.
+/// Redis is killed, and restarts without its last writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_without_its_last_second_on_servers() {
-    let mut redis = OwnServer::redis();
+    let mut redis = DedicatedServer::redis();
     let mut scene = Scene::begin(&setting(&redis.address()), seed(7)).await;
     let worker = scene.worker();
     let mut rewound = 0;
     for round in 0..3 {
-        scene.take_plays(200).await;
-        scene.take_rows(3).await;
+        scene.ingest_plays(200).await;
+        scene.ingest_rows(3).await;
         scene.settle().await;
-        let (file, length) = appended(redis.folder());
-        scene.take_plays(200).await;
-        scene.take_rows(3).await;
+        let (file, length) = newest_append_file(redis.folder());
+        scene.ingest_plays(200).await;
+        scene.ingest_rows(3).await;
         scene.settle().await;
         if round == 1 {
-            // Then what comes back is older than the newest run, and begins a new life there.
+            // Then the restored state is older than the latest run, and starts a new generation.
             scene.run_batch(&[]).await;
         }
-        let counted = scene.plays_counted().await;
+        let counted = scene.counted_plays().await;
         scene.world.disturb();
-        let before = scene.heard();
+        let before = scene.answer_counts();
         redis.kill();
         let file = OpenOptions::new().write(true).open(file).expect("the file");
         file.set_len(length).expect("a shorter file");
-        // The worker must not count before what is there now was seen.
+        // The worker must not count before the test has read the restored state.
         worker.signal("-STOP");
-        redis.start_again();
-        let now = scene.plays_counted().await;
+        redis.restart();
+        let now = scene.counted_plays().await;
         assert!(now < counted, "nothing was lost: {now} of {counted}");
         rewound += counted - now;
-        scene.live_fell_back(before);
+        scene.mark_live_reset(before);
         scene.ask_rows(2).await;
         worker.signal("-CONT");
         scene.settle().await;
         scene.compare().await;
     }
-    heals(worker);
+    rebuilds(worker);
     scene.end().await;
-    tell(
+    print_result(
         "Redis without its last second",
-        &format!("killed 3 times, {rewound} records went back"),
+        &format!("killed 3 times, {rewound} records were lost"),
     );
 }
 
-/// The newest file of appended commands, and how long it is.
-fn appended(folder: &Path) -> (PathBuf, u64) {
+/// The newest append-only file, and its length.
+fn newest_append_file(folder: &Path) -> (PathBuf, u64) {
     let folder = folder.join("data/redis/appendonlydir");
     let files = std::fs::read_dir(folder).expect("appended commands");
     let files = files.map(|file| file.expect("a file").path());
@@ -116,56 +116,56 @@ fn appended(folder: &Path) -> (PathBuf, u64) {
     (file, length)
 }
 
-/// The server is gone, and a replica takes its place to which the last writes had not come.
+/// The server is lost, and a replica without the last writes is promoted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
-    let mut primary = OwnServer::redis();
-    let replica = OwnServer::redis();
+    let mut primary = DedicatedServer::redis();
+    let replica = DedicatedServer::redis();
     let (between, before) = (Arc::<Gate>::default(), Arc::<Gate>::default());
     let stream = Proxy::to(&primary.address(), &between).await;
     let way = Proxy::to(&primary.address(), &before).await;
     let (host, port) = stream.address.split_once(':').expect("a port");
-    assert_eq!(replica.ask_redis(&["REPLICAOF", host, port]), "OK");
+    assert_eq!(replica.run_redis_command(&["REPLICAOF", host, port]), "OK");
     let mut scene = Scene::begin(&setting(&way.address), seed(8)).await;
     let worker = scene.worker();
-    scene.take_plays(300).await;
-    scene.take_rows(3).await;
+    scene.ingest_plays(300).await;
+    scene.ingest_rows(3).await;
     scene.settle().await;
     while !replica
-        .ask_redis(&["INFO", "replication"])
+        .run_redis_command(&["INFO", "replication"])
         .contains("master_link_status:up")
-        || replica.ask_redis(&["DBSIZE"]) != primary.ask_redis(&["DBSIZE"])
+        || replica.run_redis_command(&["DBSIZE"]) != primary.run_redis_command(&["DBSIZE"])
     {
         tokio::task::yield_now().await;
     }
     between.hold(Holds::Answers);
-    scene.take_plays(300).await;
-    scene.take_rows(3).await;
+    scene.ingest_plays(300).await;
+    scene.ingest_rows(3).await;
     scene.settle().await;
-    let counted = scene.plays_counted().await;
+    let counted = scene.counted_plays().await;
     scene.world.disturb();
     worker.signal("-STOP");
-    let heard = scene.heard();
+    let since = scene.answer_counts();
     primary.kill();
     between.cut();
-    assert_eq!(replica.ask_redis(&["REPLICAOF", "NO", "ONE"]), "OK");
-    way.lead_to(&replica.address());
+    assert_eq!(replica.run_redis_command(&["REPLICAOF", "NO", "ONE"]), "OK");
+    way.forward_to(&replica.address());
     before.cut();
-    let now = scene.plays_counted().await;
+    let now = scene.counted_plays().await;
     assert!(
         now < counted,
         "the replica had everything: {now} of {counted}"
     );
-    scene.live_fell_back(heard);
+    scene.mark_live_reset(since);
     scene.ask_rows(2).await;
     worker.signal("-CONT");
-    scene.take_plays(100).await;
+    scene.ingest_plays(100).await;
     scene.settle().await;
-    assert_eq!(scene.behind(Source::Plays).await, Some(0));
-    heals(worker);
+    assert_eq!(scene.lag(Source::Plays).await, Some(0));
+    rebuilds(worker);
     scene.end().await;
-    tell(
+    print_result(
         "a replica is promoted",
-        &format!("{} records went back", counted - now),
+        &format!("{} records were lost", counted - now),
     );
 }

@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tests::own::OwnServer;
+use tests::dedicated_servers::DedicatedServer;
 use tests::proxy::{Gate, Proxy};
 use tests::servers::Addresses;
 use tokio::net::TcpListener;
 
 use super::scene::Setting;
 
-/// Every server with a proxy before it, and what keeps them there.
+/// All servers with a proxy in front of each, and their owners.
 #[derive(Debug)]
-pub(super) struct Rig {
+pub(super) struct ProxiedServers {
     pub(super) setting: Setting,
     _proxies: Vec<Proxy>,
-    _kafka: Option<OwnServer>,
+    _kafka: Option<DedicatedServer>,
 }
 
-/// What a server is called in messages.
+/// The tested servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Named {
+pub(super) enum ServerName {
     Kafka,
     Redis,
     Cassandra,
@@ -28,10 +28,10 @@ pub(super) enum Named {
     S3,
 }
 
-impl Rig {
-    /// Proxies before these servers, each with its gate. Kafka is one of the test's own then, since a
-    /// broker tells its clients where to go on.
-    pub(super) async fn before(gates: &BTreeMap<Named, Arc<Gate>>) -> Self {
+impl ProxiedServers {
+    /// Puts a proxy with its gate in front of each of these servers. Kafka is started for the test,
+    /// since a broker advertises its own address.
+    pub(super) async fn in_front_of(gates: &BTreeMap<ServerName, Arc<Gate>>) -> Self {
         let mut setting = Setting::default();
         let (mut proxies, mut kafka) = (Vec::new(), None);
         for (server, gate) in gates {
@@ -39,10 +39,10 @@ impl Rig {
                 direct, through, ..
             } = &mut setting;
             let proxy = match server {
-                Named::Kafka => {
+                ServerName::Kafka => {
                     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
                     let port = listener.local_addr().expect("an address").port();
-                    let own = OwnServer::kafka(Some(port));
+                    let own = DedicatedServer::kafka(Some(port));
                     let proxy = Proxy::on(listener, &own.behind_proxy(), gate);
                     direct.kafka = own.address();
                     kafka = Some(own);
@@ -52,11 +52,11 @@ impl Rig {
             };
             let at = proxy.address.clone();
             match server {
-                Named::Kafka => through.kafka = at,
-                Named::Redis => through.redis = at,
-                Named::Cassandra => through.cassandra = at,
-                Named::PostgreSql => through.postgres = at,
-                Named::S3 => through.s3 = Some(at),
+                ServerName::Kafka => through.kafka = at,
+                ServerName::Redis => through.redis = at,
+                ServerName::Cassandra => through.cassandra = at,
+                ServerName::PostgreSql => through.postgres = at,
+                ServerName::S3 => through.s3 = Some(at),
             }
             proxies.push(proxy);
         }
@@ -68,25 +68,25 @@ impl Rig {
     }
 
     /// All servers behind one gate.
-    pub(super) async fn behind(gate: &Arc<Gate>) -> Self {
+    pub(super) async fn all_behind(gate: &Arc<Gate>) -> Self {
         let all = [
-            Named::Kafka,
-            Named::Redis,
-            Named::Cassandra,
-            Named::PostgreSql,
-            Named::S3,
+            ServerName::Kafka,
+            ServerName::Redis,
+            ServerName::Cassandra,
+            ServerName::PostgreSql,
+            ServerName::S3,
         ];
         let gates = all.map(|server| (server, Arc::clone(gate))).into();
-        Self::before(&gates).await
+        Self::in_front_of(&gates).await
     }
 }
 
-fn address(server: Named, at: &Addresses) -> String {
+fn address(server: ServerName, at: &Addresses) -> String {
     match server {
-        Named::Kafka => at.kafka.clone(),
-        Named::Redis => at.redis.clone(),
-        Named::Cassandra => at.cassandra.clone(),
-        Named::PostgreSql => at.postgres.clone(),
-        Named::S3 => at.s3.clone().expect("an S3"),
+        ServerName::Kafka => at.kafka.clone(),
+        ServerName::Redis => at.redis.clone(),
+        ServerName::Cassandra => at.cassandra.clone(),
+        ServerName::PostgreSql => at.postgres.clone(),
+        ServerName::S3 => at.s3.clone().expect("an S3"),
     }
 }

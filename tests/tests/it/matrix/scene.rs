@@ -1,5 +1,5 @@
-//! An installation of processes on servers to which something happens, with somebody who asks
-//! questions all the time.
+//! An installation of processes on servers that undergoes faults while questions are asked all the
+//! time.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -11,30 +11,30 @@ use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use tests::boards::Ledger;
+use tests::boards::BoardHistory;
 use tests::http::Client;
-use tests::place::Place;
+use tests::installation::Installation;
+use tests::play_queries::{PlayGenerator, PlayQuery, check_random_query, position_of};
 use tests::process::{CONFIG, Process, Server, done, run};
-use tests::questions::{Asked, Traffic, ask_and_compare, position_of};
 use tests::recount::Lines;
 use tests::servers::Addresses;
 use tests::world::World;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// No question waits longer for whatever answer, however long a server hangs.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Everything that was taken in is counted by then.
+/// No request takes longer, even if a server hangs.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
+/// All ingested data is counted by then.
 const SETTLE_MAX: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(100);
-/// Questions must not be all that the machine does.
+/// Pause between questions, to leave time for other processes.
 const ASK_PAUSE: Duration = Duration::from_millis(300);
 const QUESTIONS: usize = 8;
-/// So many of the last questions that were answered may be asked again.
+/// The number of recent questions that may be repeated.
 const AGAIN_MAX: usize = 6;
 
-/// Little patience with servers, so that much happens in a short time.
-const HASTE: &str = "
+/// Short timeouts, so that much happens in a short time.
+const SHORT_TIMEOUTS: &str = "
 kafka.request_timeout_ms = 3000
 kafka.delivery_timeout_ms = 6000
 kafka.session_timeout_ms = 6000
@@ -53,8 +53,8 @@ s3.request_timeout_ms = 3000
 s3.retry_timeout_ms = 4000
 ";
 
-/// And small steps.
-const STEPS: &str = "
+/// Small steps.
+const SMALL_STEPS: &str = "
 cassandra.lease_ms = 8000
 speed.records_max = 20
 speed.groups_max = 5
@@ -68,28 +68,28 @@ batch.snapshot_rows_max = 40
 batch.publish_rows = 60
 ";
 
-/// The configuration of processes that something is done to.
+/// The configuration of processes that undergo faults.
 const THROUGH: &str = "through.toml";
-/// That of one process that is told something else.
+/// The configuration of one process with other settings.
 const OTHER: &str = "other.toml";
 
-/// Where the servers are.
+/// The addresses of the servers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Setting {
-    /// As this process reaches them, and processes of the installation that nothing is done to.
+    /// Addresses without proxies, for the test and for processes without faults.
     pub(super) direct: Addresses,
-    /// As the other processes do.
+    /// Addresses for all other processes.
     pub(super) through: Addresses,
-    /// Whether the API is among these.
-    pub(super) serves_through: bool,
-    /// Whether servers are waited for: where nothing is done to any of them.
-    pub(super) is_patient: bool,
+    /// The API uses `through`.
+    pub(super) api_uses_proxies: bool,
+    /// Timeouts are long, for tests without faults of servers.
+    pub(super) has_long_timeouts: bool,
 }
 
 impl Setting {
-    /// The servers that all tests share, as they are, and an archive in the data folder: nothing is done to S3, and the
-    /// server that speaks it here is slow.
-    pub(super) fn patient() -> Self {
+    /// The servers that all tests share, without faults, and an archive in the data folder, since
+    /// the local S3 server is slow.
+    pub(super) fn shared_servers() -> Self {
         let at = Addresses {
             s3: None,
             ..Addresses::default()
@@ -97,64 +97,68 @@ impl Setting {
         Self {
             direct: at.clone(),
             through: at,
-            is_patient: true,
+            has_long_timeouts: true,
             ..Self::default()
         }
     }
 
     fn lines(&self) -> String {
-        let haste = if self.is_patient { "" } else { HASTE };
-        format!("{haste}{STEPS}")
+        let timeouts = if self.has_long_timeouts {
+            ""
+        } else {
+            SHORT_TIMEOUTS
+        };
+        format!("{timeouts}{SMALL_STEPS}")
     }
 }
 
 /// The installation.
 #[derive(Debug)]
 pub(super) struct Scene {
-    pub(super) place: Place,
+    pub(super) installation: Installation,
     pub(super) world: World,
     pub(super) server: Server,
-    pub(super) traffic: Traffic,
-    pub(super) ledger: Ledger,
+    pub(super) traffic: PlayGenerator,
+    pub(super) ledger: BoardHistory,
     pub(super) rng: SmallRng,
-    asker: Asker,
+    questioner: Questioner,
     files: u32,
     setting: Box<Setting>,
 }
 
 impl Scene {
-    /// An installation that has counted a little, is served and asked.
+    /// Starts an installation that has counted some events, serves, and is asked questions.
     pub(super) async fn begin(setting: &Setting, seed: u64) -> Self {
         let lines = setting.lines();
-        let place = Place::on_these(&setting.direct, &lines);
-        place.configure(THROUGH, &setting.through, &lines);
-        let world = place.world().await;
-        let config = if setting.serves_through {
+        let installation = Installation::with_addresses(&setting.direct, &lines);
+        installation.configure(THROUGH, &setting.through, &lines);
+        let world = installation.world().await;
+        let config = if setting.api_uses_proxies {
             THROUGH
         } else {
             CONFIG
         };
-        let server = Server::start_with(place.data(), config, &[]);
-        let asker = Asker::start(server.client.clone(), seed);
+        let server = Server::start_with(installation.data(), config, &[]);
+        let questioner = Questioner::start(server.client.clone(), seed);
         let mut scene = Self {
-            place,
+            installation,
             world,
             server,
-            traffic: Traffic::new(seed),
-            ledger: Ledger::new(seed),
+            traffic: PlayGenerator::new(seed),
+            ledger: BoardHistory::new(seed),
             rng: SmallRng::seed_from_u64(seed),
-            asker,
+            questioner,
             files: 0,
             setting: Box::new(setting.clone()),
         };
-        scene.take_plays(200).await;
-        scene.take_rows(6).await;
+        scene.ingest_plays(200).await;
+        scene.ingest_rows(6).await;
         scene.catch_up().await;
         scene
     }
 
-    /// Takes plays in.
-    pub(super) async fn take_plays(&mut self, count: usize) {
+    /// Ingests plays.
+    pub(super) async fn ingest_plays(&mut self, count: usize) {
         let lines = self.traffic.lines(count);
         self.world.ingest(&lines).await;
     }
@@ -162,142 +166,151 @@ impl Scene {
     /// Writes plays to a file.
     pub(super) fn write_plays(&mut self, count: usize) -> String {
         self.files += 1;
-        let file = self.place.folder().join(format!("{}.jsonl", self.files));
+        let file = self
+            .installation
+            .folder()
+            .join(format!("{}.jsonl", self.files));
         std::fs::write(&file, self.traffic.lines(count).join("\n")).expect("a file");
         file.to_string_lossy().into_owned()
     }
 
-    /// Takes rows of entities in.
-    pub(super) async fn take_rows(&mut self, times: usize) {
+    /// Ingests rows of entities.
+    pub(super) async fn ingest_rows(&mut self, times: usize) {
         for _ in 0..times {
             self.ledger.ingest(&self.world).await;
         }
     }
 
-    /// Starts a command in the background, which something may be done to.
+    /// Starts a command in the background that may undergo faults.
     pub(super) fn start(&self, args: &[&str]) -> Process {
-        Process::start_with(self.place.data(), THROUGH, args)
+        Process::start_with(self.installation.data(), THROUGH, args)
     }
 
-    /// Starts a command in the background that is told something else than the others: `NAME = VALUE`.
-    pub(super) fn start_told(&self, line: &str, args: &[&str]) -> Process {
+    /// Starts a command in the background with another setting: `NAME = VALUE`.
+    pub(super) fn start_with_setting(&self, line: &str, args: &[&str]) -> Process {
         let name = line.split('=').next().unwrap_or_default();
         let lines = self.setting.lines();
         let others = lines.lines().filter(|other| !other.starts_with(name));
         let lines: Vec<&str> = others.chain([line, ""]).collect();
         let through = &self.setting.through;
-        self.place.configure(OTHER, through, &lines.join("\n"));
-        Process::start_with(self.place.data(), OTHER, args)
+        self.installation
+            .configure(OTHER, through, &lines.join("\n"));
+        Process::start_with(self.installation.data(), OTHER, args)
     }
 
-    /// Starts a worker that goes on until it is ended.
+    /// Starts a worker that runs until it is stopped.
     pub(super) fn worker(&self) -> Process {
         self.start(&["speed", "--json", "--log-level", "info"])
     }
 
-    /// Lets a process count everything, and expects strict answers from then on.
+    /// Runs a process until everything is counted, and expects complete answers from then on.
     pub(super) async fn catch_up(&mut self) {
-        done(self.place.data(), &["speed", "--until-caught-up"]);
-        self.is_settled().await;
+        done(self.installation.data(), &["speed", "--until-caught-up"]);
+        self.expect_complete().await;
     }
 
-    /// Waits until a worker has counted everything, and expects strict answers from then on.
+    /// Waits until a worker has counted everything, and expects complete answers from then on.
     pub(super) async fn settle(&mut self) {
-        let begun = Instant::now();
-        while !self.is_counted().await {
-            assert!(begun.elapsed() < SETTLE_MAX, "not everything is counted");
+        let started = Instant::now();
+        while !self.is_all_counted().await {
+            assert!(
+                started.elapsed() < SETTLE_MAX,
+                "some records are not counted"
+            );
             tokio::time::sleep(PAUSE).await;
         }
-        self.is_settled().await;
+        self.expect_complete().await;
     }
 
-    async fn is_settled(&mut self) {
-        self.world.live_is_back();
-        self.ledger.all_told(&self.world).await;
+    async fn expect_complete(&mut self) {
+        self.world.mark_live_restored();
+        self.ledger.mark_published(&self.world).await;
     }
 
-    async fn is_counted(&self) -> bool {
+    async fn is_all_counted(&self) -> bool {
         for source in Source::LOGGED {
-            if self.behind(source).await != Some(0) {
+            if self.lag(source).await != Some(0) {
                 return false;
             }
         }
         true
     }
 
-    /// How many records live state is behind the log; nothing if there is none of a partition.
-    pub(super) async fn behind(&self, source: Source) -> Option<i64> {
+    /// The lag of live state in records, or `None` if a partition has no state.
+    pub(super) async fn lag(&self, source: Source) -> Option<i64> {
         let spans = self.world.stores.log.spans(source.topic()).await.ok()?;
-        let counted = self.counted(source, spans.len()).await?;
+        let next_offsets = self.next_offsets(source, spans.len()).await?;
         Some(
             spans
                 .iter()
-                .zip(counted)
+                .zip(next_offsets)
                 .map(|(span, next)| span.end - next)
                 .sum(),
         )
     }
 
-    /// By partition: up to where live state has counted.
-    pub(super) async fn counted(&self, source: Source, partitions: usize) -> Option<Vec<i64>> {
+    /// The next offset of live state, by partition.
+    pub(super) async fn next_offsets(&self, source: Source, partitions: usize) -> Option<Vec<i64>> {
         let partitions = u32::try_from(partitions).expect("few partitions");
         let live = &self.world.stores.live;
-        let slots = live
+        let states = live
             .read_deltas(source, partitions, &[])
             .await
             .ok()?
             .partition_states;
-        let next = |slot: &Option<schemas::seam::PartitionState>| {
-            Some(slot.as_ref()?.position.next_offset)
+        let next = |state: &Option<schemas::seam::PartitionState>| {
+            Some(state.as_ref()?.position.next_offset)
         };
-        slots.iter().map(next).collect()
+        states.iter().map(next).collect()
     }
 
-    /// The records of plays that live state has counted.
-    pub(super) async fn plays_counted(&self) -> i64 {
+    /// The number of counted records of plays.
+    pub(super) async fn counted_plays(&self) -> i64 {
         let topic = Source::Plays.topic();
         let spans = self.world.stores.log.spans(topic).await.expect("the log");
-        let counted = self.counted(Source::Plays, spans.len()).await;
-        counted.expect("live state").iter().sum()
+        let next_offsets = self.next_offsets(Source::Plays, spans.len()).await;
+        next_offsets.expect("live state").iter().sum()
     }
 
-    /// A batch run, once nobody else does one: the lease of one that was killed lasts a while.
+    /// Runs a batch, and retries while the lease of a killed run lasts.
     pub(super) async fn run_batch(&self, more: &[&str]) {
         let args = [&["batch", "run"], more].concat();
         for _ in 0..120 {
-            let output = run(self.place.data(), &args);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let output = run(self.installation.data(), &args);
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
             if output.status.success() {
                 return;
             }
-            // A busy machine may be too slow for a lease that is so short, and for a server that has only
-            // just started again.
+            // A busy machine may be too slow for such a short lease, or for a server that has just
+            // restarted.
             let again = ["a batch run is under way", "lease", "try again later"]
                 .iter()
-                .any(|why| said.contains(why));
-            assert!(again, "{said}");
+                .any(|why| message.contains(why));
+            assert!(again, "{message}");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         panic!("the lease of a run that was killed does not end");
     }
 
-    /// Asks about rows in the midst of things.
+    /// Asks questions about rows while other work continues.
     pub(super) async fn ask_rows(&mut self, questions: usize) {
         self.world.disturb();
         for _ in 0..questions {
             let client = &self.server.client;
-            self.ledger.ask(&self.world, client, &mut self.rng).await;
+            self.ledger
+                .check_random_query(&self.world, client, &mut self.rng)
+                .await;
         }
     }
 
-    /// Waits until questions are answered as always again: several in a row.
-    pub(super) async fn answers_again(&self) {
-        let begun = Instant::now();
-        let mut since = self.heard();
+    /// Waits until several consecutive questions are answered completely.
+    pub(super) async fn wait_complete_answers(&self) {
+        let started = Instant::now();
+        let mut since = self.answer_counts();
         loop {
-            assert!(begun.elapsed() < SETTLE_MAX, "no answers: {since:?}");
+            assert!(started.elapsed() < SETTLE_MAX, "no answers: {since:?}");
             tokio::time::sleep(PAUSE).await;
-            let now = self.heard();
+            let now = self.answer_counts();
             if (now.earlier, now.refused) != (since.earlier, since.refused) {
                 since = now;
             } else if now.complete >= since.complete + 10 {
@@ -306,78 +319,79 @@ impl Scene {
         }
     }
 
-    /// Waits until a question is answered as it was before: so that somebody hears that it is not complete.
-    pub(super) async fn answers_of_before(&self, since: Counts) {
-        let begun = Instant::now();
-        while self.heard().earlier == since.earlier {
-            let refused = lock(&self.asker.heard).refused.last().cloned();
+    /// Waits until an answer states an earlier position, so that a client sees an incomplete
+    /// answer.
+    pub(super) async fn wait_earlier_answer(&self, since: Counts) {
+        let started = Instant::now();
+        while self.answer_counts().earlier == since.earlier {
+            let refused = lock(&self.questioner.answer_log).refused.last().cloned();
             assert!(
-                begun.elapsed() < SETTLE_MAX,
-                "no answers of before: {since:?}, {:?}, {refused:?}",
-                self.heard()
+                started.elapsed() < SETTLE_MAX,
+                "no answer of an earlier position: {since:?}, {:?}, {refused:?}",
+                self.answer_counts()
             );
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Asks at rest: everything that was counted is in each answer.
+    /// Asks at rest: each answer includes everything.
     pub(super) async fn compare(&mut self) {
         for _ in 0..QUESTIONS {
-            ask_and_compare(&self.world, &self.server.client, &mut self.rng).await;
+            check_random_query(&self.world, &self.server.client, &mut self.rng).await;
             self.ledger
-                .ask_at_rest(&self.server.client, &mut self.rng)
+                .check_at_rest(&self.server.client, &mut self.rng)
                 .await;
         }
     }
 
-    /// Questions that have been answered or refused so far.
-    pub(super) fn heard(&self) -> Counts {
-        lock(&self.asker.heard).counts()
+    /// The number of questions that have been answered or refused so far.
+    pub(super) fn answer_counts(&self) -> Counts {
+        lock(&self.questioner.answer_log).counts()
     }
 
-    /// Ends what asks questions, and answers what it heard.
-    pub(super) async fn heard_until_now(self) -> Heard {
-        self.asker.end().await
+    /// Stops the questions and returns the answers.
+    pub(super) async fn stop_questions(self) -> AnswerLog {
+        self.questioner.end().await
     }
 
-    /// Compares at rest, again after runs of the batch layer, and what was heard all the time.
-    pub(super) async fn end(mut self) -> Heard {
+    /// Compares at rest, again after batch runs, and checks all answers so far.
+    pub(super) async fn end(mut self) -> AnswerLog {
         self.compare().await;
         self.run_batch(&[]).await;
         self.compare().await;
         self.run_batch(&["--full"]).await;
         self.compare().await;
-        let heard = self.asker.end().await;
-        heard.check(&Lines::of(&self.world.raw_log().await));
-        heard
+        let answer_log = self.questioner.end().await;
+        answer_log.check(&Lines::parse(&self.world.raw_log().await));
+        answer_log
     }
 }
 
-/// How many answers there were.
+/// Numbers of answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// That hold everything.
+    /// Complete answers.
     pub(super) complete: usize,
-    /// That say that they are of an earlier position.
+    /// Answers that state an earlier position.
     pub(super) earlier: usize,
-    /// None.
+    /// Refused questions.
     pub(super) refused: usize,
 }
 
-/// What the asker heard.
+/// The answers to all questions.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    answers: Vec<(Asked, Value)>,
+pub(super) struct AnswerLog {
+    answers: Vec<(PlayQuery, Value)>,
     refused: Vec<String>,
-    /// While these were given, live state fell back to an earlier state of itself.
+    /// Ranges of answers during which live state fell back to an earlier state.
     fell_back: Vec<RangeInclusive<usize>>,
-    /// While these were given, what was stored of these owners was damaged.
+    /// Ranges of answers during which the stored data of these owners was damaged.
     damaged: Vec<(RangeInclusive<usize>, Vec<i64>)>,
 }
 
-impl Heard {
+impl AnswerLog {
     pub(super) fn counts(&self) -> Counts {
-        let complete = |(_, answer): &&(Asked, Value)| is_complete(answer);
+        let complete = |(_, answer): &&(PlayQuery, Value)| is_complete(answer);
         let complete = self.answers.iter().filter(complete).count();
         Counts {
             complete,
@@ -386,34 +400,37 @@ impl Heard {
         }
     }
 
-    /// That each answer is exact for its position, and that those that call themselves complete never
-    /// go back.
+    /// Checks that each answer is exact for its position, and that the positions of complete
+    /// answers never decrease.
     pub(super) fn check(&self, lines: &Lines) {
-        let mut before: Vec<i64> = Vec::new();
+        let mut previous: Vec<i64> = Vec::new();
         let mut recounted = None;
-        for (index, (asked, answer)) in self.answers.iter().enumerate() {
+        for (index, (query, answer)) in self.answers.iter().enumerate() {
             let position = position_of(answer);
             if self.fell_back.iter().any(|range| range.contains(&index)) {
-                before.clear();
+                previous.clear();
             }
             if is_complete(answer) {
-                let goes_on = before.iter().zip(&position).all(|(then, now)| then <= now);
+                let is_monotonic = previous
+                    .iter()
+                    .zip(&position)
+                    .all(|(then, now)| then <= now);
                 assert!(
-                    goes_on,
-                    "{}: {before:?} was answered before: {answer}",
-                    asked.path
+                    is_monotonic,
+                    "{}: {previous:?} was answered before: {answer}",
+                    query.path
                 );
-                before.clone_from(&position);
+                previous.clone_from(&position);
             }
             let mut damaged = self.damaged.iter();
-            if damaged.any(|(range, owners)| range.contains(&index) && asked.is_of(owners)) {
+            if damaged.any(|(range, owners)| range.contains(&index) && query.may_match(owners)) {
                 continue;
             }
             let truth = match recounted.take() {
                 Some((of, truth)) if of == position => truth,
                 _ => lines.until(&position),
             };
-            asked.check(answer, &truth);
+            query.check(answer, &truth);
             recounted = Some((position, truth));
         }
     }
@@ -423,95 +440,100 @@ fn is_complete(answer: &Value) -> bool {
     answer["provenance"]["complete"] == json!(true)
 }
 
-fn note(heard: &mut Heard, asked: Asked, status: u16, body: &str) {
+fn record_answer(answer_log: &mut AnswerLog, query: PlayQuery, status: u16, body: &str) {
     match status {
         200 => {
             let answer = serde_json::from_str(body).expect("JSON");
-            heard.answers.push((asked, answer));
+            answer_log.answers.push((query, answer));
         }
-        503 => heard.refused.push(body.to_owned()),
+        503 => answer_log.refused.push(body.to_owned()),
         // Nothing has been counted yet.
-        404 if heard.answers.is_empty() => {}
-        _ => panic!("{}: {status} {body}", asked.path),
+        404 if answer_log.answers.is_empty() => {}
+        _ => panic!("{}: {status} {body}", query.path),
     }
 }
 
-fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(answer_log: &Mutex<AnswerLog>) -> MutexGuard<'_, AnswerLog> {
+    answer_log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks questions all the time.
 #[derive(Debug)]
-struct Asker {
-    heard: Arc<Mutex<Heard>>,
+struct Questioner {
+    answer_log: Arc<Mutex<AnswerLog>>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Asker {
+impl Questioner {
     fn start(client: Client, seed: u64) -> Self {
-        let heard = Arc::<Mutex<Heard>>::default();
+        let answer_log = Arc::<Mutex<AnswerLog>>::default();
         let stop = CancellationToken::new();
-        let (into, until) = (Arc::clone(&heard), stop.clone());
+        let (into, until) = (Arc::clone(&answer_log), stop.clone());
         #[expect(
             clippy::disallowed_methods,
             reason = "it is awaited at the scene's end"
         )]
         let task = tokio::spawn(async move {
             let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
-            let mut before: VecDeque<Asked> = VecDeque::new();
+            let mut recent: VecDeque<PlayQuery> = VecDeque::new();
             while !until.is_cancelled() {
-                // People ask again what was answered.
-                let asked = match before.iter().choose(&mut rng) {
-                    Some(asked) if before.len() == AGAIN_MAX && rng.random() => asked.clone(),
-                    _ => Asked::make_up_of_both(&mut rng),
+                // Clients repeat questions.
+                let query = match recent.iter().choose(&mut rng) {
+                    Some(query) if recent.len() == AGAIN_MAX && rng.random() => query.clone(),
+                    _ => PlayQuery::random_over_both_layers(&mut rng),
                 };
-                let (asker, path) = (client.clone(), asked.path.clone());
-                let begun = Instant::now();
-                let answer = tokio::task::spawn_blocking(move || asker.get(&path)).await;
+                let (requester, path) = (client.clone(), query.path.clone());
+                let started = Instant::now();
+                let answer = tokio::task::spawn_blocking(move || requester.get(&path)).await;
                 let (status, body) = answer.expect("an answer");
                 assert!(
-                    begun.elapsed() < ANSWER_MAX,
+                    started.elapsed() < CHECK_TIMEOUT,
                     "{}: {:?}",
-                    asked.path,
-                    begun.elapsed()
+                    query.path,
+                    started.elapsed()
                 );
                 if status == 200 {
-                    before.push_back(asked.clone());
-                    if before.len() > AGAIN_MAX {
-                        before.pop_front();
+                    recent.push_back(query.clone());
+                    if recent.len() > AGAIN_MAX {
+                        recent.pop_front();
                     }
                 }
-                note(&mut lock(&into), asked, status, &body);
+                record_answer(&mut lock(&into), query, status, &body);
                 tokio::time::sleep(ASK_PAUSE).await;
             }
         });
-        Self { heard, stop, task }
+        Self {
+            answer_log,
+            stop,
+            task,
+        }
     }
 
-    async fn end(self) -> Heard {
+    async fn end(self) -> AnswerLog {
         self.stop.cancel();
-        self.task.await.expect("nothing that ends the asker");
-        std::mem::take(&mut *lock(&self.heard))
+        self.task.await.expect("the questioner does not panic");
+        std::mem::take(&mut *lock(&self.answer_log))
     }
 }
 
 impl Scene {
-    /// Live state is as it was some time ago, without knowing, since there were these answers: they
-    /// begin again there.
-    pub(super) fn live_fell_back(&self, since: Counts) {
-        self.world.live_fell_back();
-        let mut heard = lock(&self.asker.heard);
-        let (since, now) = (since.complete + since.earlier, heard.answers.len());
-        // One answer may be under way.
-        heard.fell_back.push(since..=now + 1);
+    /// Records that live state fell back to an earlier state after these answers; positions may
+    /// decrease once.
+    pub(super) fn mark_live_reset(&self, since: Counts) {
+        self.world.mark_live_reset();
+        let mut answer_log = lock(&self.questioner.answer_log);
+        let (since, now) = (since.complete + since.earlier, answer_log.answers.len());
+        // One answer may be in flight.
+        answer_log.fell_back.push(since..=now + 1);
     }
 
-    /// What is stored of owners was damaged since there were these answers, and is right again now.
-    pub(super) fn was_damaged(&self, since: Counts, owners: &[i64]) {
-        self.world.live_was_damaged();
-        let mut heard = lock(&self.asker.heard);
-        let (since, now) = (since.complete + since.earlier, heard.answers.len());
-        heard.damaged.push((since..=now + 1, owners.to_vec()));
+    /// Records that the stored data of these owners was damaged after these answers, and is
+    /// repaired.
+    pub(super) fn record_damage(&self, since: Counts, owners: &[i64]) {
+        self.world.mark_live_damaged();
+        let mut answer_log = lock(&self.questioner.answer_log);
+        let (since, now) = (since.complete + since.earlier, answer_log.answers.len());
+        answer_log.damaged.push((since..=now + 1, owners.to_vec()));
     }
 }

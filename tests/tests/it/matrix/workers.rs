@@ -1,4 +1,4 @@
-//! Workers that are killed, that fight, and that are taken their partitions while they work.
+//! Workers that are killed, that compete, or that lose their partitions while they work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,49 +8,49 @@ use schemas::source::Source;
 use serde_json::Value;
 use tests::proxy::{Gate, Holds};
 
-use super::rig::{Named, Rig};
+use super::rig::{ProxiedServers, ServerName};
 use super::scene::{Scene, Setting};
-use super::{seed, tell};
+use super::{print_result, seed};
 
-const KILLS: usize = 12;
-/// More than the session of a group of consumers lasts.
+const KILLS_MAX: usize = 12;
+/// Longer than the session timeout of a consumer group.
 const SILENCE: Duration = Duration::from_millis(8_500);
-/// What a worker says once it has been given something to do.
+/// A worker logs this when it is assigned partitions.
 const HAS_PARTITIONS: &str = "partitions were assigned to this process";
 
-/// A worker is killed after any request or answer to or from any server; what was under way then is
-/// lost, or arrives after its end.
+/// A worker is killed after any request or answer to or from any server. Data in flight is lost, or
+/// arrives after its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_between_any_two_steps_on_servers() {
     let gate = Arc::<Gate>::default();
-    let rig = Rig::behind(&gate).await;
+    let rig = ProxiedServers::all_behind(&gate).await;
     let mut scene = Scene::begin(&rig.setting, seed(1)).await;
     let work = ["speed", "--until-caught-up"];
-    scene.take_plays(120).await;
-    scene.take_rows(3).await;
+    scene.ingest_plays(120).await;
+    scene.ingest_rows(3).await;
     let before = gate.passed();
-    assert!(scene.start(&work).wait(), "undisturbed it works");
+    assert!(scene.start(&work).wait(), "an undisturbed worker failed");
     let pieces = gate.passed() - before;
     let (mut killed, mut moved) = (0, 0);
-    for round in 0..KILLS as u64 {
-        scene.take_plays(120).await;
-        scene.take_rows(3).await;
-        let counted = scene.plays_counted().await;
+    for round in 0..KILLS_MAX as u64 {
+        scene.ingest_plays(120).await;
+        scene.ingest_rows(3).await;
+        let counted_before = scene.counted_plays().await;
         let (after, holds) = (
             scene.rng.random_range(round % 2 * pieces / 2..pieces),
             scene.rng.random_range(0..3),
         );
         let holds = [Holds::Requests, Holds::Answers, Holds::Everything][holds];
-        let held = gate.held();
+        let held_answers = gate.held();
         gate.hold_after(after, holds);
         let mut worker = scene.start(&work);
-        while gate.held() == held && worker.is_running() {
+        while gate.held() == held_answers && worker.is_running() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // What has gone to a server is done there.
+        // Requests that have reached a server are executed.
         tokio::time::sleep(Duration::from_millis(30)).await;
         killed += usize::from(worker.kill());
-        moved += usize::from(scene.plays_counted().await > counted);
+        moved += usize::from(scene.counted_plays().await > counted_before);
         if scene.rng.random() {
             gate.cut();
         }
@@ -59,58 +59,58 @@ async fn a_worker_is_killed_between_any_two_steps_on_servers() {
     }
     scene.catch_up().await;
     scene.end().await;
-    tell(
+    print_result(
         "worker killed between any two steps",
-        &format!("{killed} of {KILLS} killed in {pieces} steps, {moved} had counted something"),
+        &format!("{killed} of {KILLS_MAX} killed in {pieces} steps, {moved} had counted something"),
     );
-    assert!(killed >= KILLS / 2 && moved > 0, "{killed} {moved}");
+    assert!(killed >= KILLS_MAX / 2 && moved > 0, "{killed} {moved}");
 }
 
-/// A worker is killed when Redis has applied a micro-batch and has told nobody.
+/// A worker is killed after Redis has applied a micro-batch, before it receives the answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_after_redis_applied_on_servers() {
     let gate = Arc::<Gate>::default();
-    let rig = Rig::before(&[(Named::Redis, Arc::clone(&gate))].into()).await;
+    let rig = ProxiedServers::in_front_of(&[(ServerName::Redis, Arc::clone(&gate))].into()).await;
     let mut scene = Scene::begin(&rig.setting, seed(2)).await;
     let mut applied = 0;
     for round in 0..6 {
-        scene.take_plays(80).await;
-        let counted = scene.plays_counted().await;
-        let held = gate.held();
-        // Only a script that writes brings the record of a slot along.
+        scene.ingest_plays(80).await;
+        let counted_before = scene.counted_plays().await;
+        let held_answers = gate.held();
+        // Only a script that writes sends the record of a partition state.
         gate.hold_answer_to("replay_until");
         let mut worker = scene.start(&["speed", "--until-caught-up", "--source", "plays"]);
-        while gate.held() == held && worker.is_running() {
+        while gate.held() == held_answers && worker.is_running() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
         assert!(worker.kill(), "round {round}: it waits for an answer");
-        applied += usize::from(scene.plays_counted().await > counted);
+        applied += usize::from(scene.counted_plays().await > counted_before);
         gate.cut();
         gate.hold(Holds::Nothing);
     }
     scene.catch_up().await;
     scene.end().await;
-    tell(
+    print_result(
         "worker killed after Redis applied",
-        &format!("{applied} micro-batches of 6 workers were applied and not told"),
+        &format!("{applied} micro-batches of 6 workers were applied without an answer"),
     );
     assert!(applied >= 4, "{applied}");
 }
 
-/// Two workers each believe that every partition is theirs.
+/// Two workers that each consider every partition theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_workers_fight_over_partitions_on_servers() {
+async fn two_workers_compete_for_partitions_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(3)).await;
     let mut refused = 0;
     for round in 0..6 {
-        scene.take_plays(800).await;
-        scene.take_rows(3).await;
+        scene.ingest_plays(800).await;
+        scene.ingest_rows(3).await;
         let both = [(); 2].map(|()| scene.start(&["speed", "--until-caught-up", "--json"]));
         for worker in both {
-            let (succeeded, said) = worker.finish();
-            assert!(succeeded, "{said:?}");
-            refused += refusals(&said[0]);
+            let (succeeded, message) = worker.finish();
+            assert!(succeeded, "{message:?}");
+            refused += refusals(&message[0]);
         }
         if refused > 0 && round > 0 {
             break;
@@ -118,32 +118,33 @@ async fn two_workers_fight_over_partitions_on_servers() {
     }
     scene.settle().await;
     scene.end().await;
-    tell(
+    print_result(
         "two workers on each partition",
-        &format!("{refused} refused by the fence"),
+        &format!("{refused} refused writes"),
     );
-    assert!(refused > 0, "they never met");
+    assert!(refused > 0, "no write was refused");
 }
 
-/// Partitions are taken from a worker in the middle of its work: others come, and it is silent for so
-/// long that they take over, and then goes on where it was.
+/// A worker loses its partitions while it works. Others join, and it pauses for so long that they
+/// take over, and then resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(4)).await;
-    let (mut refused, mut went) = (0, 0);
+    let (mut refused, mut revocations) = (0, 0);
     for round in 0..8 {
         let silent = scene.worker();
-        silent.until_said(HAS_PARTITIONS).await;
-        scene.take_plays(1_500).await;
-        scene.take_rows(4).await;
-        let counted = scene.plays_counted().await;
+        silent.wait_for_output(HAS_PARTITIONS).await;
+        scene.ingest_plays(1_500).await;
+        scene.ingest_rows(4).await;
+        let counted_before = scene.counted_plays().await;
         // In the middle of its work.
-        while scene.plays_counted().await == counted && scene.behind(Source::Plays).await != Some(0)
+        while scene.counted_plays().await == counted_before
+            && scene.lag(Source::Plays).await != Some(0)
         {
             tokio::task::yield_now().await;
         }
         silent.signal("-STOP");
-        let is_in_the_middle = scene.behind(Source::Plays).await > Some(0);
+        let is_in_the_middle = scene.lag(Source::Plays).await > Some(0);
         let other = scene.worker();
         let began = tokio::time::Instant::now();
         while is_in_the_middle && began.elapsed() < SILENCE {
@@ -152,43 +153,43 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
         silent.signal("-CONT");
         scene.settle().await;
         for worker in [silent, other] {
-            let (succeeded, said) = worker.end();
-            assert!(succeeded, "{said:?}");
-            refused += refusals(&said[0]);
-            went += said[1]
+            let (succeeded, message) = worker.end();
+            assert!(succeeded, "{message:?}");
+            refused += refusals(&message[0]);
+            revocations += message[1]
                 .matches("partitions were revoked from this process")
                 .count();
         }
-        if refused > 0 && went > 0 && round > 0 {
+        if refused > 0 && revocations > 0 && round > 0 {
             break;
         }
     }
     scene.end().await;
-    tell(
+    print_result(
         "rebalance in mid-batch",
-        &format!("partitions went {went} times, {refused} refused by the fence"),
+        &format!("{revocations} revocations, {refused} refused writes"),
     );
-    assert!(refused > 0 && went > 0, "{refused} {went}");
+    assert!(refused > 0 && revocations > 0, "{refused} {revocations}");
 }
 
-/// How often a worker was refused, by its report.
+/// The number of refused writes in a worker's report.
 pub(super) fn refusals(report: &str) -> u64 {
     sum(report, "refusals")
 }
 
-/// A number of a worker's report, over all sources.
+/// A number in a worker's report, over all sources.
 pub(super) fn sum(report: &str, name: &str) -> u64 {
     let report: Value = serde_json::from_str(report).expect("a report");
     let sources = report.as_object().expect("sources");
     sources.values().filter_map(|of| of[name].as_u64()).sum()
 }
 
-/// Events arrive several times, in files that are taken in again, some by producers that are killed.
+/// Events arrive several times: files are ingested again, and some producers are killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_producer_sends_duplicates_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(5)).await;
     let worker = scene.worker();
-    worker.until_said(HAS_PARTITIONS).await;
+    worker.wait_for_output(HAS_PARTITIONS).await;
     let mut killed = 0;
     for _ in 0..4 {
         let file = scene.write_plays(400);
@@ -198,15 +199,15 @@ async fn a_producer_sends_duplicates_on_servers() {
         tokio::time::sleep(Duration::from_millis(wait)).await;
         killed += usize::from(producer.kill());
         for _ in 0..2 {
-            assert!(scene.start(&ingest).wait(), "it is taken in");
+            assert!(scene.start(&ingest).wait(), "the ingest failed");
         }
     }
     scene.settle().await;
-    let (succeeded, said) = worker.end();
-    assert!(succeeded, "{said:?}");
-    let duplicates = sum(&said[0], "duplicates");
+    let (succeeded, message) = worker.end();
+    assert!(succeeded, "{message:?}");
+    let duplicates = sum(&message[0], "duplicates");
     scene.end().await;
-    tell(
+    print_result(
         "producer sends duplicates",
         &format!("{duplicates} passed over live, {killed} producers killed"),
     );

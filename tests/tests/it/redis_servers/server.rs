@@ -1,11 +1,11 @@
-//! A Redis of a test's own, which may be stopped, killed and filled.
+//! A Redis server of one test, which the test may stop, kill and fill.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stores::redis::RedisOptions;
 use tempfile::TempDir;
-use tests::own::free_ports;
+use tests::dedicated_servers::free_ports;
 
 /// A server that ends with the test.
 pub(crate) struct Server {
@@ -16,7 +16,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one with these options besides a port, a folder, and an append-only file.
+    /// Starts a server with these options, a free port, a folder, and an append-only file.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let port = free_ports(1);
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -32,36 +32,36 @@ impl Server {
         server
     }
 
-    /// What it answers.
-    pub(crate) fn ask(&self, command: &[&str]) -> String {
-        let ran = Command::new("redis-cli")
+    /// Runs a command and returns its reply.
+    pub(crate) fn run(&self, command: &[&str]) -> String {
+        let output = Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])
             .args(command)
             .output()
             .expect("redis-cli");
-        String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Kills it, as the kernel does when there is no memory left.
+    /// Kills the server, as the kernel does when memory is exhausted.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a process");
         self.child.wait().expect("its end");
     }
 
-    /// Starts it again after it was killed.
-    pub(crate) fn start_again(&mut self) {
+    /// Starts the server after [`Server::kill`].
+    pub(crate) fn restart(&mut self) {
         self.child = spawn(self.port, &self.folder, &self.arguments);
         self.wait();
     }
 
-    /// Sends its process a signal.
+    /// Sends a signal to the process.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &process]).status();
         assert!(sent.expect("kill").success());
     }
 
-    /// How to reach it.
+    /// Returns the connection options.
     pub(crate) fn options(&self) -> RedisOptions {
         RedisOptions {
             nodes: format!("127.0.0.1:{}", self.port),
@@ -69,8 +69,8 @@ impl Server {
         }
     }
 
-    /// How to reach it with little patience, for who waits in vain.
-    pub(crate) fn hasty(&self) -> RedisOptions {
+    /// Returns connection options with short timeouts, for tests that run into them.
+    pub(crate) fn short_timeouts(&self) -> RedisOptions {
         RedisOptions {
             connect_timeout_ms: 500,
             response_timeout_ms: 500,
@@ -81,15 +81,18 @@ impl Server {
 
     fn wait(&self) {
         let begun = Instant::now();
-        while self.ask(&["PING"]) != "PONG" {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it answers");
+        while self.run(&["PING"]) != "PONG" {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "no reply to PING"
+            );
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A stopped process can be killed too; one that is gone already is no matter.
+        // Works for a stopped process, too. The process may have ended already.
         let _gone = self.child.kill();
         let _gone = self.child.wait();
     }

@@ -1,16 +1,16 @@
-//! TLS: the server's certificate is looked at.
+//! TLS: the server's certificate is verified.
 
 use stores::redis::RedisOptions;
 use stores::{ErrorKind, Result};
 use tests::certificates::Certificates;
-use tests::own::free_ports;
+use tests::dedicated_servers::free_ports;
 
 use super::server::Server;
-use super::{add, fence, heal, open, sums};
+use super::{add, checkpoint, open, rebuild, totals};
 
 #[tokio::test]
-async fn only_a_trusted_server_is_spoken_to() -> Result<()> {
-    let certificates = Certificates::make();
+async fn untrusted_servers_are_rejected() -> Result<()> {
+    let certificates = Certificates::generate();
     let path = |name: &str| certificates.file(name);
     let port = free_ports(1);
     let server = Server::start(&[
@@ -32,9 +32,9 @@ async fn only_a_trusted_server_is_spoken_to() -> Result<()> {
         ..server.options()
     };
     let live = open(&options).await?;
-    heal(&live, 0).await?;
-    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
-    assert_eq!(sums(&live, 0, "g").await?, (1, 1));
+    rebuild(&live, 0).await?;
+    assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
+    assert_eq!(totals(&live, 0, "g").await?, (1, 1));
     for (ca_file, why) in [
         ("other.pem", "certificate"),
         ("missing.pem", "readable PEM file"),

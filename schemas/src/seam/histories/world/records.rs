@@ -67,7 +67,7 @@ impl World {
             before.is_some_and(|before| before.next_offset > run.cuts[*partition].next_offset)
         });
         if let Some(partition) = back {
-            let what = format!("run {epoch} ends before the run before in partition {partition}");
+            let what = format!("run {epoch} ends before the previous run in partition {partition}");
             self.report_violation(Law::Monotonic, what);
         }
         self.put(run);
@@ -75,7 +75,7 @@ impl World {
         true
     }
 
-    /// Takes a new stamp for the rows of a run; `None` if a newer run is recorded.
+    /// Assigns a new stamp to a run, for its rows; `None` if a newer run is recorded.
     pub(in super::super) fn take_stamp(&mut self, epoch: Epoch) -> Option<i64> {
         let run = self.last_run().filter(|run| run.epoch == epoch)?.clone();
         let stamp_us = self.next_stamp();

@@ -10,11 +10,11 @@ use stores::records::RecordsRead;
 use stores::views::ViewsWrite;
 use stores::{ErrorKind, Result, Stores};
 use tests::certificates::Certificates;
-use tests::own::OwnServer;
+use tests::dedicated_servers::DedicatedServer;
 use tests::servers;
 
 use super::embedded::Folder;
-use super::{PATIENCE, Stage};
+use super::{Stage, WAIT_MAX};
 
 /// A keyspace, with a data folder for the other stores.
 struct Keyspace {
@@ -33,13 +33,13 @@ impl Keyspace {
 }
 
 impl Stage for Keyspace {
-    async fn set() -> Self {
+    async fn create() -> Self {
         let namespace = servers::namespace();
         let made = Cassandra::migrate(&options(), &namespace).await;
         assert!(made.expect("a keyspace"), "the keyspace is new");
         Self {
             namespace,
-            folder: Folder::set().await,
+            folder: Folder::create().await,
         }
     }
 
@@ -61,14 +61,14 @@ impl Stage for Keyspace {
     }
 }
 
-super::laws_of! { Keyspace; runs views view_scans editions achievements counts records reconciliations erasures lease }
+super::laws_of! { Keyspace; runs views view_scans versions achievements counts records reconciliations erasures lease }
 
 /// The keyspace is created once, also by two processes at once. Missing tables are reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keyspace_is_made_once() -> Result<()> {
+async fn a_keyspace_is_created_once() -> Result<()> {
     let namespace = servers::namespace();
     let error = Cassandra::open(&options(), &namespace).await;
-    let error = error.expect_err("there is no keyspace").to_string();
+    let error = error.expect_err("a missing keyspace").to_string();
     assert!(error.contains("run `backstitch migrate`"), "{error}");
     let diagnostics = Cassandra::diagnostics(&options(), &namespace).await?;
     assert!(
@@ -80,7 +80,7 @@ async fn a_keyspace_is_made_once() -> Result<()> {
         Cassandra::migrate(&options, &namespace),
         Cassandra::migrate(&options, &namespace)
     );
-    assert!(one? || other?, "one of them made it");
+    assert!(one? || other?, "neither created it");
     assert!(!Cassandra::migrate(&options, &namespace).await?);
     assert_eq!(
         Cassandra::diagnostics(&options, &namespace).await?,
@@ -92,17 +92,17 @@ async fn a_keyspace_is_made_once() -> Result<()> {
 
 /// The partition of run records does not grow forever.
 #[tokio::test]
-async fn outlived_runs_are_deleted() -> Result<()> {
+async fn old_runs_are_deleted() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
     let views = Cassandra::open(&options(), &namespace).await?.views();
-    tests::conformance::runs::outlived_runs_are_deleted(&views.keeping_runs(70)).await?;
+    tests::conformance::runs::old_runs_are_deleted(&views.keeping_runs(70)).await?;
     Cassandra::remove(&options(), &namespace).await
 }
 
 /// The lease of a dead holder expires. A holder that is still alive notices the loss before that.
 #[tokio::test]
-async fn a_lease_ends_after_its_holder() -> Result<()> {
+async fn a_lease_outlives_its_holder_briefly() -> Result<()> {
     let namespace = servers::namespace();
     let short = CassandraOptions {
         lease_ms: 10_000,
@@ -113,41 +113,41 @@ async fn a_lease_ends_after_its_holder() -> Result<()> {
     // Shutting down the runtime also ends the task that renews the lease, as the death of a process
     // does.
     let dying = short.clone();
-    let of_dying = namespace.clone();
+    let dying_namespace = namespace.clone();
     let dead = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let held = runtime.block_on(async {
-            let leases = Cassandra::open(&dying, &of_dying).await?.leases();
+            let leases = Cassandra::open(&dying, &dying_namespace).await?.leases();
             leases.acquire("work", "victim").await
         });
         runtime.shutdown_background();
         held
     });
     let dead = dead.join().expect("a thread that ends")?;
-    let _dead = dead.expect("nobody held it");
-    let told = leases.acquire("work", "heir").await?;
-    let told = told.expect_err("it is not over yet");
-    assert!(told.starts_with("victim (since 20"), "{told}");
-    let begun = Instant::now();
+    let _dead = dead.expect("the lease");
+    let acquired = leases.acquire("work", "heir").await?;
+    let acquired = acquired.expect_err("a lease that has not expired");
+    assert!(acquired.starts_with("victim (since 20"), "{acquired}");
+    let started = Instant::now();
     let held = loop {
         if let Ok(held) = leases.acquire("work", "heir").await? {
             break held;
         }
-        assert!(begun.elapsed() < PATIENCE, "it never ends");
+        assert!(started.elapsed() < WAIT_MAX, "the lease never expires");
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
     // Without renewal the holder considers the lease lost after eight seconds.
     tokio::time::sleep(Duration::from_secs(9)).await;
-    assert!(!held.lost().is_cancelled(), "it is renewed");
-    let told = leases.acquire("work", "somebody").await?;
-    assert!(told.is_err(), "it is held still");
+    assert!(!held.lost().is_cancelled(), "the renewed lease was lost");
+    let acquired = leases.acquire("work", "somebody").await?;
+    assert!(acquired.is_err(), "the lease was free");
     held.release().await;
     Cassandra::remove(&short, &namespace).await
 }
 
 /// Calls end in time when a server accepts connections and does not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_hangs_is_told_of() -> Result<()> {
+async fn a_hanging_server_is_reported() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
@@ -161,29 +161,29 @@ async fn a_server_that_hangs_is_told_of() -> Result<()> {
         ..options()
     };
     // The server accepts connections and does not answer.
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = Cassandra::open(&through, &namespace).await;
-    let error = error.expect_err("nothing is said");
+    let error = error.expect_err("no message");
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.to_string().contains(&through.nodes), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(30), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(30), "{error}");
     Cassandra::remove(&options(), &namespace).await
 }
 
 /// Requests wait for the client's concurrency limit as long as others are answered. This wait does
 /// not count as the server's time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_wait_for_their_turn_are_answered() -> Result<()> {
+async fn requests_beyond_the_concurrency_limit_are_answered() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
     // Executed one by one, they take longer than a request may take with its retries.
-    let one_by_one = CassandraOptions {
+    let sequential = CassandraOptions {
         in_flight_max: 1,
         request_timeout_ms: 1_000,
         retry_timeout_ms: 0,
         ..options()
     };
-    let cassandra = Cassandra::open(&one_by_one, &namespace).await?;
+    let cassandra = Cassandra::open(&sequential, &namespace).await?;
     let records = cassandra.records();
     let reads = (0..4_000).map(|_| records.get("scope", "name"));
     for read in futures::future::join_all(reads).await {
@@ -194,7 +194,7 @@ async fn requests_that_wait_for_their_turn_are_answered() -> Result<()> {
 
 /// Errors of unusable options say what to do, and contain no secret.
 #[tokio::test]
-async fn options_that_are_wrong_are_named() {
+async fn wrong_options_are_named() {
     let namespace = servers::namespace();
     let wrong = [
         CassandraOptions {
@@ -213,7 +213,7 @@ async fn options_that_are_wrong_are_named() {
     ];
     for options in wrong {
         let error = Cassandra::open(&options, &namespace).await;
-        let error = error.expect_err("it can't be used");
+        let error = error.expect_err("an unusable option");
         assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
         assert!(
             !format!("{error} {options:?}").contains("sesame"),
@@ -226,8 +226,8 @@ async fn options_that_are_wrong_are_named() {
 /// node accepts only the right password. Errors give the reason and no password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
-    let certificates = Certificates::make();
-    let cassandra = OwnServer::secure_cassandra(&certificates.file("both.pem"));
+    let certificates = Certificates::generate();
+    let cassandra = DedicatedServer::secure_cassandra(&certificates.file("both.pem"));
     let right = CassandraOptions {
         nodes: cassandra.address(),
         user: "cassandra".to_owned(),
@@ -238,10 +238,10 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
     };
     let namespace = servers::namespace();
     // The server creates the user shortly after it starts to answer.
-    let begun = Instant::now();
+    let started = Instant::now();
     let made = loop {
         match Cassandra::migrate(&right, &namespace).await {
-            Err(error) if begun.elapsed() > Duration::from_secs(60) => return Err(error),
+            Err(error) if started.elapsed() > Duration::from_secs(60) => return Err(error),
             Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
             Ok(made) => break made,
         }
@@ -264,13 +264,16 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
         (with("cassandra", "other.pem"), "certificate"),
         (with("cassandra", "missing.pem"), "missing.pem"),
     ] {
-        let begun = Instant::now();
+        let started = Instant::now();
         let refused = Cassandra::open(&options, &namespace).await;
-        let error = refused.expect_err("it is not let in");
-        let said = error.to_string();
-        assert!(said.contains(why) && !said.contains(password), "{said}");
-        assert_eq!(error.kind(), ErrorKind::Fatal, "{said}");
-        assert!(begun.elapsed() < Duration::from_secs(30), "{said}");
+        let error = refused.expect_err("an authentication error");
+        let message = error.to_string();
+        assert!(
+            message.contains(why) && !message.contains(password),
+            "{message}"
+        );
+        assert_eq!(error.kind(), ErrorKind::Fatal, "{message}");
+        assert!(started.elapsed() < Duration::from_secs(30), "{message}");
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use stores::erasures::{Attribution, Erasure, Person, PersonKind, Suppressions};
 use stores::namespace::Namespace;
 use stores::reconciliations;
 use stores::records::{Records, RecordsRead};
-use tests::hand::Cql;
+use tests::direct_access::Cql;
 use tests::proxy::{Gate, Holds, Proxy};
 use tests::servers;
 
@@ -30,7 +30,11 @@ fn options() -> CassandraOptions {
 
 /// Makes a change, and delays the answers to requests that contain `text` for longer than a request
 /// may take.
-async fn answered_late<T>(gate: &Gate, text: &'static str, change: impl Future<Output = T>) -> T {
+async fn with_late_answers<T>(
+    gate: &Gate,
+    text: &'static str,
+    change: impl Future<Output = T>,
+) -> T {
     gate.hold_answer_to(text);
     let release = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -41,7 +45,7 @@ async fn answered_late<T>(gate: &Gate, text: &'static str, change: impl Future<O
 
 /// A change whose answer is lost happens once, and the writer detects that it happened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_without_an_answer_is_recognized() -> Result<()> {
+async fn a_change_without_an_answer_is_detected() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
     let gate = Arc::<Gate>::default();
@@ -55,14 +59,14 @@ async fn a_change_without_an_answer_is_recognized() -> Result<()> {
     let records = Cassandra::open(&through, &namespace).await?.records();
     let (first, second) = (json!("lost-insert"), json!("lost-update"));
     let insert = records.compare_and_set("s", "n", None, Some(&first));
-    assert!(answered_late(&gate, "lost-insert", insert).await?);
+    assert!(with_late_answers(&gate, "lost-insert", insert).await?);
     let update = records.compare_and_set("s", "n", Some(1), Some(&second));
-    assert!(answered_late(&gate, "lost-update", update).await?);
+    assert!(with_late_answers(&gate, "lost-update", update).await?);
     let record = records.get("s", "n").await?.expect("a record");
     assert_eq!((record.version, record.value), (2, second));
     let nothing = json!({});
     let add = reconciliations::add(&records, PLAYS, "lost-addition", 5, &nothing);
-    assert_eq!(answered_late(&gate, "lost-addition", add).await?, 1);
+    assert_eq!(with_late_answers(&gate, "lost-addition", add).await?, 1);
     let found = reconciliations::list(&records, PLAYS, None, 10).await?;
     assert_eq!(found.len(), 1);
     Cassandra::remove(&options(), &namespace).await
@@ -71,7 +75,7 @@ async fn a_change_without_an_answer_is_recognized() -> Result<()> {
 /// Creates the tables of version 6 of the keyspace, with rows.
 async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
     Cassandra::migrate(&options(), namespace).await?;
-    let cql = Cql::of(namespace).await;
+    let cql = Cql::connect(namespace).await;
     cql.run("DROP TABLE records", ()).await;
     let forget = "DELETE FROM schema_migrations WHERE scope = 'all' AND version = 7 IF EXISTS";
     assert_eq!(cql.try_apply(forget, ()).await, Ok(true));
@@ -106,7 +110,7 @@ async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
         ("alerts", "one", json!({"tries": 1})),
         ("approvals", "daily view", json!({"by": "ann"})),
     ] {
-        put_old_note(&cql, scope, name, &value).await;
+        insert_old_note(&cql, scope, name, &value).await;
     }
     Ok(cql)
 }
@@ -126,7 +130,7 @@ async fn add_old_erasure(cql: &Cql, number: u64) -> Result<bool, String> {
         .await
 }
 
-async fn put_old_note(cql: &Cql, scope: &str, name: &str, value: &Value) {
+async fn insert_old_note(cql: &Cql, scope: &str, name: &str, value: &Value) {
     let put = "INSERT INTO reconciliation_notes (scope, name, version, value) VALUES (?, ?, 9, ?) IF NOT EXISTS";
     let values = (scope, name, value.to_string());
     assert_eq!(cql.try_apply(put, values).await, Ok(true));
@@ -140,7 +144,7 @@ fn person(number: u64) -> [u8; 16] {
 
 /// The records contain what the old tables contained, with this number of erasures, and the tables
 /// are dropped.
-async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()> {
+async fn check_migrated(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()> {
     let records = Cassandra::open(&options(), namespace).await?.records();
     let list = Suppressions::new(Arc::new(records));
     let erasure = |number: u64| {
@@ -169,7 +173,7 @@ async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()>
     let records = Cassandra::open(&options(), namespace).await?.records();
     let key = records.get("erasure key", "key").await?.expect("the key");
     assert_eq!(key.value, json!("a5".repeat(32)));
-    comparisons_are_moved(&records).await?;
+    check_comparisons(&records).await?;
     let text = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
     let tables: Vec<(String,)> = cql.read(text, (namespace.identifier("backstitch"),)).await;
     for gone in ["erasures", "reconciliations", "reconciliation_notes"] {
@@ -182,7 +186,7 @@ async fn is_moved(namespace: &Namespace, cql: &Cql, erasures: u64) -> Result<()>
     Cassandra::remove(&options(), namespace).await
 }
 
-async fn comparisons_are_moved(records: &CassandraRecords) -> Result<()> {
+async fn check_comparisons(records: &CassandraRecords) -> Result<()> {
     let found = reconciliations::list(records, PLAYS, None, 1_000).await?;
     let numbers: Vec<u64> = found.iter().map(|one| one.number).collect();
     assert_eq!(numbers, COMPARISONS.rev().collect::<Vec<u64>>());
@@ -208,7 +212,7 @@ async fn comparisons_are_moved(records: &CassandraRecords) -> Result<()> {
 /// Rows are migrated while a process of the earlier version erases. Each erasure is either migrated
 /// or refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_earlier_tables_are_moved() -> Result<()> {
+async fn rows_of_earlier_tables_are_migrated() -> Result<()> {
     let namespace = servers::namespace();
     let cql = make_old_tables(&namespace).await?;
     let erase = async {
@@ -226,18 +230,18 @@ async fn rows_of_earlier_tables_are_moved() -> Result<()> {
     let options = options();
     let (migrated, (newest, refused)) =
         tokio::join!(Cassandra::migrate(&options, &namespace), erase);
-    assert!(migrated?, "something was moved");
+    assert!(migrated?, "the first call migrates");
     assert!(newest > ERASURES && refused > 0, "{newest} {refused}");
-    is_moved(&namespace, &cql, newest).await
+    check_migrated(&namespace, &cql, newest).await
 }
 
 /// The next migration completes one that was killed at any point. Rows that were changed or deleted
 /// in between keep their current state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_move_that_was_killed_is_finished() -> Result<()> {
+async fn a_killed_migration_is_completed() -> Result<()> {
     let namespace = servers::namespace();
     let cql = make_old_tables(&namespace).await?;
-    put_old_note(&cql, "alerts", "delivered", &json!({"tries": 0})).await;
+    insert_old_note(&cql, "alerts", "delivered", &json!({"tries": 0})).await;
     let change = "UPDATE reconciliation_notes SET value = ? WHERE scope = ? AND name = ? IF EXISTS";
     let before = json!({"rounds": 2}).to_string();
     let changed = cql.try_apply(change, (before, "schedules", "daily")).await;
@@ -278,5 +282,5 @@ async fn a_move_that_was_killed_is_finished() -> Result<()> {
             Err(_) => delay_ms += 300,
         }
     }
-    is_moved(&namespace, &cql, ERASURES).await
+    check_migrated(&namespace, &cql, ERASURES).await
 }

@@ -32,7 +32,7 @@ use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
 use super::embedded::Folder;
-use super::{PATIENCE, Stage, patiently};
+use super::{Stage, WAIT_MAX, retry_until_ok};
 
 const TOPIC: &str = "backstitch.plays.v1";
 
@@ -50,10 +50,10 @@ fn options() -> KafkaOptions {
 }
 
 impl Stage for Topics {
-    async fn set() -> Self {
+    async fn create() -> Self {
         Self {
             namespace: servers::namespace(),
-            folder: Folder::set().await,
+            folder: Folder::create().await,
         }
     }
 
@@ -83,14 +83,14 @@ fn client<T: FromClientConfig>(settings: &[(&str, &str)]) -> T {
 }
 
 /// Waits until a member is assigned exactly these partitions.
-async fn assigned(share: &mut GroupMembership, expected: &[u32]) {
+async fn wait_assigned(share: &mut GroupMembership, expected: &[u32]) {
     let expected = Assignment::Some(expected.iter().copied().collect());
     let reached = async {
         while share.assigned() != expected {
             share.changed().await;
         }
     };
-    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    let reached = tokio::time::timeout(WAIT_MAX, reached).await;
     reached.unwrap_or_else(|_| panic!("{:?} instead of {expected:?}", share.assigned()));
 }
 
@@ -104,7 +104,7 @@ fn mine(share: &GroupMembership) -> BTreeSet<u32> {
 /// Two members share the partitions without overlap, and the remaining one takes over.
 #[tokio::test]
 async fn members_share_and_take_over() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     // A member learns of a rebalance with its next heartbeat, after a quarter of this timeout. A
     // silent member is removed after three quarters.
     let options = KafkaOptions {
@@ -115,7 +115,7 @@ async fn members_share_and_take_over() -> Result<()> {
     let other = KafkaLog::open(&options, &topics.namespace)?;
     one.ensure_topic(TOPIC, 4).await?;
     let mut first = one.join_group(TOPIC).await?;
-    assigned(&mut first, &[0, 1, 2, 3]).await;
+    wait_assigned(&mut first, &[0, 1, 2, 3]).await;
     let mut second = other.join_group(TOPIC).await?;
     let split = async {
         while (mine(&first).len(), mine(&second).len()) != (2, 2) {
@@ -125,19 +125,24 @@ async fn members_share_and_take_over() -> Result<()> {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, split).await.expect("halves");
+    tokio::time::timeout(WAIT_MAX, split)
+        .await
+        .expect("both halves");
     assert!(mine(&first).is_disjoint(&mine(&second)));
-    let begun = Instant::now();
+    let started = Instant::now();
     first.leave().await;
-    assigned(&mut second, &[0, 1, 2, 3]).await;
-    let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(12), "told at once: {waited:?}");
+    wait_assigned(&mut second, &[0, 1, 2, 3]).await;
+    let waited = started.elapsed();
+    assert!(
+        waited < Duration::from_secs(12),
+        "reported too late: {waited:?}"
+    );
     // Added partitions are shared, too.
     let name = topics.namespace.topic(TOPIC);
     let more = [NewPartitions::new(&name, 5)];
     let added = admin().create_partitions(&more, &AdminOptions::new()).await;
     added.expect("adding")[0].as_ref().expect("added");
-    assigned(&mut second, &[0, 1, 2, 3, 4]).await;
+    wait_assigned(&mut second, &[0, 1, 2, 3, 4]).await;
     second.leave().await;
     topics.clear().await
 }
@@ -158,13 +163,13 @@ fn group(values: impl IntoIterator<Item = String>) -> NewRecords {
 }
 
 /// Creates a topic with settings that the adapter would not choose.
-async fn make_topic(name: &str, settings: &[(&str, &str)]) {
+async fn create_topic(name: &str, settings: &[(&str, &str)]) {
     let mut topic = NewTopic::new(name, 1, TopicReplication::Fixed(1));
     for (key, value) in settings {
         topic = topic.set(key, value);
     }
     let made = admin().create_topics([&topic], &AdminOptions::new()).await;
-    made.expect("making")[0].as_ref().expect("made");
+    made.expect("creating")[0].as_ref().expect("created");
 }
 
 /// Reads a partition to its end in fetches of `records`, and returns offsets and values.
@@ -178,7 +183,7 @@ async fn read(log: &dyn LogRead, records: usize) -> Result<Vec<(i64, Vec<u8>)>> 
     loop {
         let fetched = log.fetch(TOPIC, 0, from, limit).await?;
         if fetched.next_offset == from {
-            assert_eq!(fetched.end, from, "this is the end");
+            assert_eq!(fetched.end, from, "the log has more records");
             return Ok(found);
         }
         let offsets = fetched.records.offsets.values().to_vec();
@@ -190,13 +195,13 @@ async fn read(log: &dyn LogRead, records: usize) -> Result<Vec<(i64, Vec<u8>)>> 
 /// Transactions leave control records, and aborted ones leave hidden records. A reader reaches the
 /// end all the same, whether it starts now or waits at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holes_are_passed() -> Result<()> {
-    let topics = Topics::set().await;
+async fn gaps_are_skipped() -> Result<()> {
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     log.ensure_topic(TOPIC, 1).await?;
     let name = topics.namespace.topic(TOPIC);
     let producer: BaseProducer = client(&[("transactional.id", name.as_str())]);
-    producer.init_transactions(PATIENCE).expect("a producer");
+    producer.init_transactions(WAIT_MAX).expect("a producer");
     let transaction = |values: &[&str], commits: bool| {
         producer.begin_transaction().expect("a transaction");
         for value in values {
@@ -205,11 +210,11 @@ async fn holes_are_passed() -> Result<()> {
                 .payload(value);
             producer.send(record).expect("sending");
         }
-        producer.flush(PATIENCE).expect("sent");
+        producer.flush(WAIT_MAX).expect("sent");
         if commits {
-            producer.commit_transaction(PATIENCE).expect("committed");
+            producer.commit_transaction(WAIT_MAX).expect("committed");
         } else {
-            producer.abort_transaction(PATIENCE).expect("aborted");
+            producer.abort_transaction(WAIT_MAX).expect("aborted");
         }
     };
     let values = |found: &[(i64, Vec<u8>)]| -> Vec<String> {
@@ -236,14 +241,14 @@ async fn holes_are_passed() -> Result<()> {
         let value = format!("kept {round}");
         transaction(&[&value], true);
         let mut found = Vec::new();
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
             // A commit may be acknowledged shortly before it is visible.
             if fetched.next_offset == at && !found.is_empty() {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "nothing is there");
+            assert!(started.elapsed() < WAIT_MAX, "no record is visible");
             found.extend(bytes(&fetched.records.values));
             at = fetched.next_offset;
         }
@@ -255,17 +260,17 @@ async fn holes_are_passed() -> Result<()> {
         .partition(0)
         .payload("open");
     producer.send(record).expect("sending");
-    producer.flush(PATIENCE).expect("sent");
+    producer.flush(WAIT_MAX).expect("sent");
     let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
     assert_eq!((fetched.next_offset, fetched.end), (at, at));
-    producer.abort_transaction(PATIENCE).expect("aborted");
+    producer.abort_transaction(WAIT_MAX).expect("aborted");
     topics.clear().await
 }
 
 /// A fetch of deleted records fails with a range error.
 #[tokio::test]
 async fn deleted_records_are_out_of_range() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     log.ensure_topic(TOPIC, 1).await?;
     log.append(TOPIC, &[group((0..10).map(|n| n.to_string()))], 0)
@@ -300,9 +305,9 @@ async fn deleted_records_are_out_of_range() -> Result<()> {
 /// A compacted topic would lose records.
 #[tokio::test]
 async fn a_compacted_topic_is_refused() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
-    make_topic(
+    create_topic(
         &topics.namespace.topic(TOPIC),
         &[("cleanup.policy", "compact,delete")],
     )
@@ -325,7 +330,7 @@ async fn a_compacted_topic_is_refused() -> Result<()> {
 /// A key or a value may be null; then it is empty.
 #[tokio::test]
 async fn null_is_empty() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     log.ensure_topic(TOPIC, 1).await?;
     let name = topics.namespace.topic(TOPIC);
@@ -337,7 +342,7 @@ async fn null_is_empty() -> Result<()> {
     ] {
         producer.send(record.partition(0)).expect("sending");
     }
-    producer.flush(PATIENCE).expect("sent");
+    producer.flush(WAIT_MAX).expect("sent");
     let records = log.fetch(TOPIC, 0, 0, EVERYTHING).await?.records;
     assert_eq!(
         (records.keys.null_count(), records.values.null_count()),
@@ -352,7 +357,7 @@ async fn null_is_empty() -> Result<()> {
 /// A record that is too large is refused before anything is written.
 #[tokio::test]
 async fn too_large_records_are_refused() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let ports = topics.ports().await?;
     ports.log.ensure_topic(TOPIC, 1).await?;
     let groups = [group(["small".to_owned()]), group(["x".repeat(17 << 20)])];
@@ -366,10 +371,10 @@ async fn too_large_records_are_refused() -> Result<()> {
     assert_eq!(ports.log.spans(TOPIC).await?, [Span { start: 0, end: 0 }]);
     // The brokers may allow less than this process.
     topics.clear().await?;
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     let small = [("max.message.bytes", "10000")];
-    make_topic(&topics.namespace.topic(TOPIC), &small).await;
+    create_topic(&topics.namespace.topic(TOPIC), &small).await;
     let noise: String = (0..100_000_u64)
         .map(|n| (n * n * 7919 % 1_000_003).to_string())
         .collect();
@@ -384,8 +389,8 @@ async fn too_large_records_are_refused() -> Result<()> {
 
 /// A reader of a recreated topic gets an error, or the records of the new topic.
 #[tokio::test]
-async fn a_topic_made_again_is_noticed() -> Result<()> {
-    let topics = Topics::set().await;
+async fn a_recreated_topic_is_detected() -> Result<()> {
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     let name = topics.namespace.topic(TOPIC);
     log.ensure_topic(TOPIC, 1).await?;
@@ -410,7 +415,7 @@ async fn a_topic_made_again_is_noticed() -> Result<()> {
     for (count, shorter) in [(3, true), (20, false)] {
         let deleted = admin().delete_topics(&[&name], &AdminOptions::new()).await;
         deleted.expect("deleting")[0].as_ref().expect("deleted");
-        make_again(&*log).await;
+        recreate_topic(&*log).await;
         log.append(TOPIC, &[group((0..count).map(|n| format!("new {n}")))], 0)
             .await?;
         let found = verify_log_identity(&*log, TOPIC, 0, tenth).await?;
@@ -432,8 +437,8 @@ async fn a_topic_made_again_is_noticed() -> Result<()> {
 }
 
 /// Deleting a topic takes a moment.
-async fn make_again(log: &dyn Log) {
-    let begun = Instant::now();
+async fn recreate_topic(log: &dyn Log) {
+    let started = Instant::now();
     loop {
         match log.ensure_topic(TOPIC, 1).await {
             Ok(_)
@@ -444,7 +449,7 @@ async fn make_again(log: &dyn Log) {
             {
                 break;
             }
-            outcome => assert!(begun.elapsed() < PATIENCE, "{outcome:?}"),
+            outcome => assert!(started.elapsed() < WAIT_MAX, "{outcome:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -452,8 +457,8 @@ async fn make_again(log: &dyn Log) {
 
 /// Added partitions are visible at once.
 #[tokio::test]
-async fn added_partitions_are_seen() -> Result<()> {
-    let topics = Topics::set().await;
+async fn added_partitions_are_visible() -> Result<()> {
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     log.ensure_topic(TOPIC, 1).await?;
     log.append(TOPIC, &[group(["a".to_owned()])], 0).await?;
@@ -461,9 +466,9 @@ async fn added_partitions_are_seen() -> Result<()> {
     let more = [NewPartitions::new(&name, 3)];
     let added = admin().create_partitions(&more, &AdminOptions::new()).await;
     added.expect("adding")[0].as_ref().expect("added");
-    let begun = Instant::now();
+    let started = Instant::now();
     while log.spans(TOPIC).await.map_or(0, |spans| spans.len()) < 3 {
-        assert!(begun.elapsed() < PATIENCE, "three partitions");
+        assert!(started.elapsed() < WAIT_MAX, "three partitions");
     }
     assert_eq!(log.ensure_topic(TOPIC, 1).await?, 3);
     let new = NewRecords {
@@ -477,19 +482,22 @@ async fn added_partitions_are_seen() -> Result<()> {
 
 /// Diagnostics report missing topics and wrong settings; a migration creates missing topics.
 #[tokio::test]
-async fn flaws_are_told() -> Result<()> {
-    let topics = Topics::set().await;
+async fn diagnostics_name_every_problem() -> Result<()> {
+    let topics = Topics::create().await;
     let log = KafkaLog::open(&options(), &topics.namespace)?;
     let settings = [("cleanup.policy", "compact"), ("max.message.bytes", "1000")];
-    make_topic(&topics.namespace.topic(TOPIC), &settings).await;
+    create_topic(&topics.namespace.topic(TOPIC), &settings).await;
     let diagnostics = log.diagnostics().await?.join("\n");
-    for told in [
+    for expected_problem in [
         "backstitch.efforts.v1, ",
         "v1 is compacted",
         "LogAppendTime",
         "1000 bytes",
     ] {
-        assert!(diagnostics.contains(told), "{told}: {diagnostics}");
+        assert!(
+            diagnostics.contains(expected_problem),
+            "{expected_problem}: {diagnostics}"
+        );
     }
     delete_topics(&topics.namespace).await;
     // Deleting a topic takes a moment.
@@ -505,11 +513,11 @@ async fn flaws_are_told() -> Result<()> {
 
 /// Errors about unreachable brokers name the address and no secrets, and no call waits forever.
 #[tokio::test]
-async fn brokers_that_are_not_there_are_named() -> Result<()> {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+async fn unreachable_brokers_are_named() -> Result<()> {
+    let closed_port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     for address in [
         "127.0.0.1:1".to_owned(),
-        nobody.local_addr().expect("an address").to_string(),
+        closed_port.local_addr().expect("an address").to_string(),
     ] {
         let options = KafkaOptions {
             bootstrap_servers: address.clone(),
@@ -522,22 +530,22 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
             ..KafkaOptions::default()
         };
         let log = KafkaLog::open(&options, &servers::namespace())?;
-        let begun = Instant::now();
+        let started = Instant::now();
         for error in [
-            log.spans(TOPIC).await.expect_err("nobody answers"),
+            log.spans(TOPIC).await.expect_err("an unreachable server"),
             log.fetch(TOPIC, 0, 0, EVERYTHING)
                 .await
-                .expect_err("nobody answers"),
+                .expect_err("an unreachable server"),
             log.offset_at(TOPIC, 0, 0)
                 .await
-                .expect_err("nobody answers"),
+                .expect_err("an unreachable server"),
             log.ensure_topic(TOPIC, 1)
                 .await
-                .expect_err("nobody answers"),
+                .expect_err("an unreachable server"),
             log.append(TOPIC, &[group(["a".to_owned()])], 0)
                 .await
-                .expect_err("nobody answers"),
-            log.diagnostics().await.expect_err("nobody answers"),
+                .expect_err("an unreachable server"),
+            log.diagnostics().await.expect_err("an unreachable server"),
         ] {
             assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
             let text = format!("{error} {error:?} {log:?}");
@@ -545,9 +553,9 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
             assert!(!text.contains("open sesame"), "{text}");
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(30),
+            started.elapsed() < Duration::from_secs(30),
             "{:?}",
-            begun.elapsed()
+            started.elapsed()
         );
         let mut share = log.join_group(TOPIC).await?;
         let waited = tokio::time::timeout(Duration::from_millis(200), share.changed()).await;
@@ -559,7 +567,7 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
 /// The headers of a dead letter contain its original position.
 #[tokio::test]
 async fn dead_letters_have_headers() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     let topic = Source::Plays.dead_letter_topic();
     log.ensure_topic(topic, 1).await?;
@@ -578,7 +586,10 @@ async fn dead_letters_have_headers() -> Result<()> {
         .add_partition_offset(&name, 0, At::Beginning)
         .expect("a place");
     consumer.assign(&place).expect("assigned");
-    let message = consumer.poll(PATIENCE).expect("in time").expect("a letter");
+    let message = consumer
+        .poll(WAIT_MAX)
+        .expect("an answer in time")
+        .expect("a dead letter");
     let headers = message.headers().expect("headers").iter();
     let headers: Vec<_> = headers
         .map(|h| (h.key, h.value.unwrap_or_default()))
@@ -616,7 +627,7 @@ async fn speed_layers_share_the_work() -> Result<()> {
     let other = world.speed().await;
     let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
     let reached = async || {
-        let begun = Instant::now();
+        let started = Instant::now();
         let spans = world.stores.log.spans(TOPIC).await.expect("the log");
         let ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
         loop {
@@ -626,18 +637,18 @@ async fn speed_layers_share_the_work() -> Result<()> {
                 .live
                 .read_deltas(Source::Plays, partitions, &[])
                 .await;
-            let slots = live.expect("live state").partition_states;
-            let at = slots
+            let states = live.expect("live state").partition_states;
+            let at = states
                 .iter()
-                .map(|slot| slot.as_ref().map_or(0, |s| s.position.next_offset));
+                .map(|state| state.as_ref().map_or(0, |s| s.position.next_offset));
             if at.eq(ends.iter().copied()) {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "{slots:?}");
+            assert!(started.elapsed() < WAIT_MAX, "{states:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let story = async {
+    let scenario = async {
         reached().await;
         world.ingest(&plays(1000)).await;
         reached().await;
@@ -649,11 +660,11 @@ async fn speed_layers_share_the_work() -> Result<()> {
     let (one, other, ()) = tokio::join!(
         one.run(false, stop_one.clone()),
         other.run(false, stop_other.clone()),
-        story
+        scenario
     );
     let (one, other) = (one.expect("speed"), other.expect("speed"));
     assert_eq!(one.events + other.events, 600, "{one:?} {other:?}");
-    assert!(other.events > 0, "it took over");
+    assert!(other.events > 0, "the other worker did not take over");
     delete_topics(&namespace).await;
     Ok(())
 }

@@ -26,7 +26,7 @@ impl Keys {
                 ..RedisOptions::default()
             },
             namespace: servers::namespace(),
-            folder: Folder::set().await,
+            folder: Folder::create().await,
         }
     }
 
@@ -47,7 +47,7 @@ const DELETE_ALL: &str = "local cursor = '0' repeat
 until cursor == '0'";
 
 /// A server's answer to a command.
-fn ask(address: &str, command: &[&str]) -> String {
+fn run_command(address: &str, command: &[&str]) -> String {
     let (host, port) = address.rsplit_once(':').expect("host:port");
     let ran = Command::new("redis-cli")
         .args(["-h", host, "-p", port])
@@ -60,7 +60,7 @@ fn ask(address: &str, command: &[&str]) -> String {
 /// Deletes all keys of a namespace on these nodes.
 fn clear(nodes: &[String], namespace: &Namespace) {
     for node in nodes {
-        ask(
+        run_command(
             node,
             &["EVAL", DELETE_ALL, "0", &format!("{{{namespace}:*")],
         );
@@ -68,13 +68,13 @@ fn clear(nodes: &[String], namespace: &Namespace) {
 }
 
 /// A single Redis.
-struct Alone(Keys);
+struct Single(Keys);
 
 /// A Redis Cluster.
 struct Cluster(Keys);
 
-impl Stage for Alone {
-    async fn set() -> Self {
+impl Stage for Single {
+    async fn create() -> Self {
         Self(Keys::on(servers::redis()).await)
     }
 
@@ -89,7 +89,7 @@ impl Stage for Alone {
 }
 
 impl Stage for Cluster {
-    async fn set() -> Self {
+    async fn create() -> Self {
         Self(Keys::on(servers::redis_cluster()).await)
     }
 
@@ -98,7 +98,7 @@ impl Stage for Cluster {
     }
 
     async fn clear(self) -> Result<()> {
-        let nodes = ask(&self.0.options.nodes, &["CLUSTER", "NODES"]);
+        let nodes = run_command(&self.0.options.nodes, &["CLUSTER", "NODES"]);
         // id, address@port, …
         let addresses = nodes.lines().filter_map(|line| {
             let address = line.split(' ').nth(1)?.split('@').next()?;
@@ -110,13 +110,13 @@ impl Stage for Cluster {
 }
 
 mod alone {
-    use super::Alone;
+    use super::Single;
 
-    crate::conformance::laws_of! { Alone; live states live_scans }
+    crate::conformance::laws_of! { Single; live states live_scans }
 
     #[test]
     fn live_state_follows_the_model() {
-        crate::conformance::live_state_follows_the_model::<Alone>(40);
+        crate::conformance::live_state_follows_the_model::<Single>(40);
     }
 }
 

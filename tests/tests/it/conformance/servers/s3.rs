@@ -2,7 +2,7 @@
 
 use stores::s3::{S3, S3Options};
 use stores::{Result, Server as _, Stores};
-use tests::scripted::{Answer, Scripted};
+use tests::scripted_server::{Answer, ScriptedServer};
 use tests::servers;
 
 use super::Stage;
@@ -27,12 +27,12 @@ fn options() -> S3Options {
 }
 
 impl Stage for Bucket {
-    async fn set() -> Self {
+    async fn create() -> Self {
         let s3 = S3::new(&options(), &servers::namespace()).expect("a client");
         assert_eq!(s3.migrate().await.expect("a bucket").len(), 1, "it is new");
         Self {
             s3,
-            folder: Folder::set().await,
+            folder: Folder::create().await,
         }
     }
 
@@ -48,7 +48,7 @@ super::laws_of! { Bucket; archive }
 
 /// The bucket is created once; diagnostics are empty afterwards.
 #[tokio::test]
-async fn a_bucket_is_made_once() -> Result<()> {
+async fn a_bucket_is_created_once() -> Result<()> {
     let s3 = S3::new(&options(), &servers::namespace())?;
     let diagnostics = s3.diagnostics().await?;
     assert!(
@@ -56,7 +56,7 @@ async fn a_bucket_is_made_once() -> Result<()> {
         "{diagnostics:?}"
     );
     let error = s3.archive().put("a", "x".into()).await;
-    let error = error.expect_err("there is no bucket").to_string();
+    let error = error.expect_err("a missing bucket").to_string();
     assert!(error.contains("backstitch migrate"), "{error}");
     assert_eq!(s3.migrate().await?.len(), 1);
     assert_eq!(s3.migrate().await?, Vec::<String>::new());
@@ -66,8 +66,8 @@ async fn a_bucket_is_made_once() -> Result<()> {
 
 /// An object that is larger than one part is read back completely.
 #[tokio::test]
-async fn large_objects_come_back() -> Result<()> {
-    let bucket = Bucket::set().await;
+async fn large_objects_are_read_completely() -> Result<()> {
+    let bucket = Bucket::create().await;
     let archive = bucket.s3.archive();
     let bytes: Vec<u8> = (0..40_000_000_u32).map(|n| (n % 251) as u8).collect();
     archive.put("large", bytes.clone().into()).await?;
@@ -78,9 +78,9 @@ async fn large_objects_come_back() -> Result<()> {
 
 /// A retried create that finds its own object succeeds.
 #[tokio::test]
-async fn a_create_that_is_tried_again_is_one() -> Result<()> {
+async fn a_retried_create_succeeds() -> Result<()> {
     use stores::archive::Created;
-    let bucket = Bucket::set().await;
+    let bucket = Bucket::create().await;
     let archive = bucket.s3.archive();
     assert_eq!(archive.create("m", "mine".into()).await?, Created::New);
     assert_eq!(archive.create("m", "mine".into()).await?, Created::New);
@@ -90,7 +90,7 @@ async fn a_create_that_is_tried_again_is_one() -> Result<()> {
 
 /// The error of an unreachable server names its address, and no call waits forever.
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
+async fn an_unreachable_server_is_named() {
     let options = S3Options {
         endpoint: "http://127.0.0.1:1".to_owned(),
         retry_timeout_ms: 200,
@@ -98,8 +98,11 @@ async fn a_server_that_is_not_there_is_named() {
     };
     let s3 = S3::new(&options, &servers::namespace()).expect("a client");
     for error in [
-        s3.archive().get("a").await.expect_err("nobody answers"),
-        s3.diagnostics().await.expect_err("nobody answers"),
+        s3.archive()
+            .get("a")
+            .await
+            .expect_err("an unreachable server"),
+        s3.diagnostics().await.expect_err("an unreachable server"),
     ] {
         assert_eq!(error.kind(), stores::ErrorKind::Retry);
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
@@ -115,7 +118,7 @@ const IN_BETWEEN: &str = "<Error><Code>OperationAborted</Code></Error>";
 /// A bucket is created, exists, or belongs to another account. A bucket that was not created is
 /// never reported as created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_of_somebody_else_is_not_ours() {
+async fn a_bucket_of_another_account_is_refused() {
     const NONE: Answer = ("HEAD", 404, "");
     let cases: [(&'static [Answer], std::result::Result<usize, &str>); 8] = [
         (&[("HEAD", 200, "")], Ok(0)),
@@ -140,7 +143,7 @@ async fn a_bucket_of_somebody_else_is_not_ours() {
         ),
     ];
     for (script, expected) in cases {
-        let server = Scripted::new(script);
+        let server = ScriptedServer::new(script);
         let options = S3Options {
             endpoint: server.address.clone(),
             ..options()
@@ -162,7 +165,7 @@ async fn a_bucket_of_somebody_else_is_not_ours() {
 /// A create that is refused because of a concurrent failed create is retried, and no bucket is
 /// reported missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_create_beside_one_that_failed_goes_through() -> Result<()> {
+async fn a_create_beside_a_failed_one_succeeds() -> Result<()> {
     use stores::archive::Created;
     const CONFLICT: Answer = (
         "PUT",
@@ -182,7 +185,7 @@ async fn a_create_beside_one_that_failed_goes_through() -> Result<()> {
         ),
     ];
     for (script, expected) in scripts {
-        let server = Scripted::new(script);
+        let server = ScriptedServer::new(script);
         let options = S3Options {
             endpoint: server.address.clone(),
             ..options()

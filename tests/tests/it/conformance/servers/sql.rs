@@ -98,7 +98,7 @@ impl Schema {
         self.namespace.identifier("backstitch")
     }
 
-    async fn canon(&self) -> Result<EntityStore> {
+    async fn open_store(&self) -> Result<EntityStore> {
         EntityStore::open(&self.options, &self.namespace).await
     }
 
@@ -125,19 +125,19 @@ impl Drop for Schema {
 }
 
 /// A schema, with a data folder for the other stores.
-struct Staged(Schema, Folder);
+struct StoreStage(Schema, Folder);
 
-impl Staged {
-    async fn of(server: Server) -> Self {
-        Self(Schema::new(server).await, Folder::set().await)
+impl StoreStage {
+    async fn create(server: Server) -> Self {
+        Self(Schema::new(server).await, Folder::create().await)
     }
 
     async fn ports(&self) -> Result<Stores> {
-        let canon = Arc::new(self.0.canon().await?);
+        let entity_store = Arc::new(self.0.open_store().await?);
         Ok(Stores {
-            entities: Arc::clone(&canon) as _,
+            entities: Arc::clone(&entity_store) as _,
             keys: Arc::new(ApiKeyStore::on_server(&self.0.options, &self.0.namespace)),
-            entity_eraser: canon,
+            entity_eraser: entity_store,
             ..self.1.ports().await?
         })
     }
@@ -145,15 +145,15 @@ impl Staged {
     /// On a blocking thread, so that tasks of dropped dumps can end meanwhile.
     async fn clear(self) {
         let dropping = tokio::task::spawn_blocking(move || drop(self));
-        dropping.await.expect("it ends");
+        dropping.await.expect("the task ends");
     }
 }
 
-struct OnPostgres(Staged);
+struct OnPostgres(StoreStage);
 
 impl Stage for OnPostgres {
-    async fn set() -> Self {
-        Self(Staged::of(Postgres).await)
+    async fn create() -> Self {
+        Self(StoreStage::create(Postgres).await)
     }
 
     async fn ports(&self) -> Result<Stores> {
@@ -166,11 +166,11 @@ impl Stage for OnPostgres {
     }
 }
 
-struct OnMariaDb(Staged);
+struct OnMariaDb(StoreStage);
 
 impl Stage for OnMariaDb {
-    async fn set() -> Self {
-        Self(Staged::of(MariaDb).await)
+    async fn create() -> Self {
+        Self(StoreStage::create(MariaDb).await)
     }
 
     async fn ports(&self) -> Result<Stores> {
@@ -186,7 +186,7 @@ impl Stage for OnMariaDb {
 mod postgres {
     use super::OnPostgres;
 
-    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys }
+    crate::conformance::laws_of! { OnPostgres; entities entity_reads entity_connections entity_admin entity_recounts entity_erasure entity_expiry entity_names keys }
 
     #[test]
     fn entities_follow_the_model() {
@@ -197,7 +197,7 @@ mod postgres {
 mod mariadb {
     use super::OnMariaDb;
 
-    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys }
+    crate::conformance::laws_of! { OnMariaDb; entities entity_reads entity_connections entity_admin entity_recounts entity_erasure entity_expiry entity_names keys }
 
     #[test]
     fn entities_follow_the_model() {

@@ -1,4 +1,4 @@
-//! Counts: live state that loses keys, events that come twice, and batch rows that somebody changes.
+//! Counts: live state that loses keys, duplicate events, and batch rows that other programs change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use tests::process::Server;
 use tests::servers::delete_keys;
 use tests::world::PARTITIONS;
 
-use super::{OWNER, PAUSE, RUNS_SEEN, own_plays, seed, tell};
+use super::{OWNER, PAUSE, RUNS_SEEN, own_plays, print_result, seed};
 use crate::matrix::scene::{Scene, Setting};
-use tests::hand::{Cql, Redis};
+use tests::direct_access::{Cql, Redis};
 
-/// Sees the total of an owner.
-const ALL: &str = "plays_owner_all";
-const DETAIL: &str = "plays_detail";
+/// The view of an owner's total.
+const TOTAL_VIEW: &str = "plays_owner_all";
+const DETAIL_VIEW: &str = "plays_detail";
 /// 2100-01-01T00:00:00Z, in microseconds.
 const LATE_US: i64 = 4_102_444_800_000_000;
 
@@ -32,29 +32,29 @@ fn group(job: &Job) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_of_live_counts_is_put_right_on_servers() {
-    let mut scene = Scene::begin(&Setting::patient(), seed(30)).await;
+async fn damaged_live_counts_are_repaired_on_servers() {
+    let mut scene = Scene::begin(&Setting::shared_servers(), seed(30)).await;
     let worker = scene.worker();
     scene.world.ingest(&own_plays(0, 60)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
     scene.world.ingest(&own_plays(60, 60)).await;
-    scene.take_plays(60).await;
+    scene.ingest_plays(60).await;
     scene.settle().await;
-    scene.owner_is_right().await;
-    let fields = fields_are_deleted(&mut scene).await;
-    let keys = an_epoch_is_deleted(&mut scene).await;
+    scene.check_owner().await;
+    let fields = delete_fields(&mut scene).await;
+    let keys = delete_epoch(&mut scene).await;
     assert!(worker.end().0);
-    a_slot_is_deleted(&mut scene).await;
-    let repeated = events_come_twice(&mut scene).await;
+    delete_partition_state(&mut scene).await;
+    let repeated = repeat_events(&mut scene).await;
     scene.end().await;
-    tell(
+    print_result(
         "damage of live counts",
         &format!("{fields} fields and {keys} keys deleted, {repeated} events counted twice"),
     );
 }
 
-/// A string of packed rows without the first row of each view.
+/// Packed rows without the first row of each view.
 fn without_first_rows(mut string: &[u8]) -> Vec<u8> {
     let (mut left, mut seen) = (Vec::new(), BTreeSet::new());
     while !string.is_empty() {
@@ -70,11 +70,11 @@ fn without_first_rows(mut string: &[u8]) -> Vec<u8> {
     left
 }
 
-/// One row of the owner in the live state of each view.
-async fn fields_are_deleted(scene: &mut Scene) -> usize {
+/// Deletes one live row of the owner in each view.
+async fn delete_fields(scene: &mut Scene) -> usize {
     let mut redis = Redis::open().await;
     let namespace = scene.world.namespace().expect("servers").clone();
-    let job = scene.world.catalog.job(DETAIL).expect("the job");
+    let job = scene.world.catalog.job(DETAIL_VIEW).expect("the job");
     let end = [b":", group(job).as_slice()].concat();
     let begin = format!("{{{namespace}:plays:{}}}:p", partition(OWNER));
     let keys = redis.keys(&begin, &end).await;
@@ -86,78 +86,81 @@ async fn fields_are_deleted(scene: &mut Scene) -> usize {
         let done: String = redis.ask("SET", &[key, &left]).await;
         assert_eq!(done, "OK");
     }
-    assert!(scene.served_too_much().await < 0, "it is served");
-    let found = scene.finds(DETAIL, &["lost_live"]).await;
+    assert!(scene.excess_served().await < 0, "the damage is not served");
+    let found = scene.expect_causes(DETAIL_VIEW, &["lost_live"]).await;
     assert_eq!(found["differ"], 1, "{found}");
     let one = &found["differences"][0];
     assert_eq!(one["key"]["owner_id"], OWNER, "{found}");
-    scene.finds("plays_owner_quarter", &["lost_live"]).await;
-    let applied = scene.puts_right(DETAIL).await;
+    scene
+        .expect_causes("plays_owner_quarter", &["lost_live"])
+        .await;
+    let applied = scene.repair_all(DETAIL_VIEW).await;
     assert!(applied["run"].is_u64(), "{applied}");
-    scene.owner_is_right().await;
-    scene.is_right("plays_owner_quarter").await;
+    scene.check_owner().await;
+    scene.expect_no_difference("plays_owner_quarter").await;
     keys.len()
 }
 
-/// All live parts of a partition: of the owner, and of whoever else is there.
-async fn an_epoch_is_deleted(scene: &mut Scene) -> i64 {
+/// Deletes all deltas of a partition: of the owner and of all others.
+async fn delete_epoch(scene: &mut Scene) -> i64 {
     scene.world.ingest(&own_plays(120, 40)).await;
-    scene.take_plays(80).await;
+    scene.ingest_plays(80).await;
     scene.settle().await;
     let namespace = scene.world.namespace().expect("servers").clone();
     let at = partition(OWNER);
     let owners: Vec<i64> = (1..6).filter(|owner| partition(*owner) == at).collect();
     assert!((1..5).contains(&owners.len()), "some others are there");
-    let since = scene.heard();
+    let since = scene.answer_counts();
     let keys = delete_keys(&format!("{{{namespace}:plays:{at}}}:p*"));
     assert!(keys > 5, "{keys}");
-    assert!(scene.served_too_much().await < 0, "it is served");
-    let found = scene.finds(DETAIL, &["lost_live"]).await;
+    assert!(scene.excess_served().await < 0, "the damage is not served");
+    let found = scene.expect_causes(DETAIL_VIEW, &["lost_live"]).await;
     assert!(found["differ"].as_u64() > Some(20), "{found}");
-    // Events go on coming meanwhile.
+    // Events keep arriving meanwhile.
     scene.world.ingest(&own_plays(160, 10)).await;
-    scene.take_plays(20).await;
-    scene.puts_right(DETAIL).await;
-    scene.was_damaged(since, &owners);
-    scene.owner_is_right().await;
+    scene.ingest_plays(20).await;
+    scene.repair_all(DETAIL_VIEW).await;
+    scene.record_damage(since, &owners);
+    scene.check_owner().await;
     scene.compare().await;
     keys
 }
 
-/// All that is live of a partition. Without a worker nothing can be compared, and that is said; a worker heals.
-async fn a_slot_is_deleted(scene: &mut Scene) {
+/// Deletes all live state of a partition. Without a worker the comparison fails and says why; a
+/// worker rebuilds the state.
+async fn delete_partition_state(scene: &mut Scene) {
     scene.world.ingest(&own_plays(170, 40)).await;
     scene.catch_up().await;
     let namespace = scene.world.namespace().expect("servers").clone();
     scene.world.disturb();
     let keys = delete_keys(&format!("{{{namespace}:plays:{}}}:*", partition(OWNER)));
     assert!(keys > 2, "{keys}");
-    let told = scene.restorate(DETAIL, &[]).await;
-    assert_eq!(told.status, 1, "{told:?}");
-    let unknown = told.report["live_unknown"].as_str().unwrap_or_default();
-    assert!(unknown.contains("has no live state"), "{told:?}");
-    assert!(unknown.contains("backstitch speed"), "{told:?}");
+    let compared = scene.reconcile(DETAIL_VIEW, &[]).await;
+    assert_eq!(compared.status, 1, "{compared:?}");
+    let unknown = compared.report["live_unknown"].as_str().unwrap_or_default();
+    assert!(unknown.contains("has no live state"), "{compared:?}");
+    assert!(unknown.contains("backstitch speed"), "{compared:?}");
     scene.catch_up().await;
-    scene.is_right(DETAIL).await;
-    scene.owner_is_right().await;
+    scene.expect_no_difference(DETAIL_VIEW).await;
+    scene.check_owner().await;
     scene.compare().await;
 }
 
-/// Events of the owner come again, and their worker remembers none of them.
-async fn events_come_twice(scene: &mut Scene) -> i64 {
+/// The owner's events arrive again, and the worker's duplicate window contains none of them.
+async fn repeat_events(scene: &mut Scene) -> i64 {
     scene.world.ingest(&own_plays(200, 20)).await;
     scene.catch_up().await;
     tokio::time::sleep(PAUSE).await;
     scene.world.ingest(&own_plays(190, 25)).await;
     let speed = ["speed", "--until-caught-up"];
-    let forgetful = scene.start_told("speed.dedup_window_ms = 1", &speed);
+    let forgetful = scene.start_with_setting("speed.dedup_window_ms = 1", &speed);
     assert!(forgetful.wait(), "it counts");
-    let more = scene.served_too_much().await;
-    assert!(more > 0, "it is served");
-    scene.finds(DETAIL, &["duplicate"]).await;
-    let applied = scene.puts_right(DETAIL).await;
+    let more = scene.excess_served().await;
+    assert!(more > 0, "the damage is not served");
+    scene.expect_causes(DETAIL_VIEW, &["duplicate"]).await;
+    let applied = scene.repair_all(DETAIL_VIEW).await;
     assert!(applied["run"].is_u64(), "{applied}");
-    scene.owner_is_right().await;
+    scene.check_owner().await;
     more
 }
 
@@ -171,7 +174,7 @@ struct Row {
 }
 
 impl Row {
-    async fn of(cql: &Cql, job: &Job) -> Self {
+    async fn find(cql: &Cql, job: &Job) -> Self {
         let table = format!("rows_{}", cql.id(job.view()).await);
         let text = format!("SELECT part, row, count, epoch FROM {table}");
         let all = cql.read::<(Vec<u8>, Vec<u8>, i64, i64)>(&text, ()).await;
@@ -190,7 +193,7 @@ impl Row {
         }
     }
 
-    /// Runs a statement that ends in the row's key; answers what the row should hold.
+    /// Runs a statement that ends in the row's key; returns the value that the row should have.
     async fn run(&self, cql: &Cql, statement: &str) -> i64 {
         let text = statement.replace("TABLE", &self.table);
         let text = format!("{text} WHERE part = ? AND row = ?");
@@ -198,7 +201,7 @@ impl Row {
         self.count
     }
 
-    /// Adds a row of the same partition that no event gives.
+    /// Adds a row of the same partition that has no events.
     async fn add(&self, cql: &Cql, row: &[u8], epoch: Option<i64>) -> i64 {
         let table = &self.table;
         let text = format!("INSERT INTO {table} (part, row, count, epoch) VALUES (?, ?, 7, ?)");
@@ -208,17 +211,17 @@ impl Row {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_of_batch_rows_is_put_right_on_servers() {
-    let mut scene = Scene::begin(&Setting::patient(), seed(31)).await;
+async fn damaged_batch_rows_are_repaired_on_servers() {
+    let mut scene = Scene::begin(&Setting::shared_servers(), seed(31)).await;
     let worker = scene.worker();
     scene.world.ingest(&own_plays(0, 60)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
     scene.world.ingest(&own_plays(60, 30)).await;
     scene.settle().await;
-    let cql = Cql::of(scene.world.namespace().expect("servers")).await;
-    let job = Arc::clone(scene.world.catalog.job(ALL).expect("the job"));
-    let own = Row::of(&cql, &job).await;
+    let cql = Cql::connect(scene.world.namespace().expect("servers")).await;
+    let job = Arc::clone(scene.world.catalog.job(TOTAL_VIEW).expect("the job"));
+    let own = Row::find(&cql, &job).await;
     let download = [KeyValue::Text("download".to_owned())];
     let other = job.row().encode_values(&download).expect("a row");
     for (what, cause) in [
@@ -230,49 +233,49 @@ async fn damage_of_batch_rows_is_put_right_on_servers() {
         ("UPDATE TABLE SET count = 4", "changed_row"),
         ("ADD WITH AN EPOCH", "extra_row"),
         ("ADD WITHOUT", "extra_row"),
-        // Last: whatever somebody writes after it comes too early.
-        (late().as_str(), "changed_row"),
+        // Last: any later write has an earlier timestamp.
+        (late_timestamp().as_str(), "changed_row"),
     ] {
         let expected = match what {
             "ADD WITH AN EPOCH" => own.add(&cql, &other, Some(own.epoch)).await,
             "ADD WITHOUT" => own.add(&cql, &other, None).await,
             _ => own.run(&cql, what).await,
         };
-        damaged(&mut scene, (what, cause), expected).await;
+        check_damage(&mut scene, what, cause, expected).await;
         if cause.is_empty() {
             continue;
         }
-        let again = Row::of(&cql, &job).await;
+        let again = Row::find(&cql, &job).await;
         assert_eq!((again.count, again.epoch), (own.count, own.epoch), "{what}");
     }
     scene.compare().await;
     assert!(worker.end().0);
-    scene.owner_is_right().await;
+    scene.check_owner().await;
     scene.end().await;
-    tell("damage of batch rows", "9 times");
+    print_result("damage of batch rows", "9 times");
 }
 
-/// Written as of a time that comes long after all others.
-fn late() -> String {
+/// A timestamp long after all others.
+fn late_timestamp() -> String {
     format!("UPDATE TABLE USING TIMESTAMP {LATE_US} SET count = 77")
 }
 
-/// One row is damaged: it is served, found, named and put right.
-async fn damaged(scene: &mut Scene, (what, cause): (&str, &str), expected: i64) {
+/// A damaged row is served, found, named and repaired.
+async fn check_damage(scene: &mut Scene, what: &str, cause: &str, expected: i64) {
     tokio::time::sleep(RUNS_SEEN).await;
     if cause.is_empty() {
-        // The number is right, and only where it comes from is gone.
-        scene.is_right(ALL).await;
+        // The number is correct; only its provenance is missing.
+        scene.expect_no_difference(TOTAL_VIEW).await;
         return;
     }
-    // One that has not read it before, and may keep what it reads.
-    let other = Server::start(scene.place.data(), &[]);
+    // A server that has not read the row before, and may cache it.
+    let other = Server::start(scene.installation.data(), &[]);
     assert_ne!(
-        scene.too_much_from(&other.client).await,
+        scene.excess_from(&other.client).await,
         0,
-        "{what}: it is served"
+        "{what}: the damage is not served"
     );
-    let found = scene.finds(ALL, &[cause]).await;
+    let found = scene.expect_causes(TOTAL_VIEW, &[cause]).await;
     let one = &found["differences"][0];
     assert_eq!(
         (&found["differ"], &one["key"]["owner_id"]),
@@ -282,12 +285,12 @@ async fn damaged(scene: &mut Scene, (what, cause): (&str, &str), expected: i64) 
     let events =
         one["expected"].as_i64().expect("a count") - one["live"].as_i64().expect("a count");
     assert_eq!(events, expected, "{what}: {found}");
-    let applied = scene.puts_right(ALL).await;
+    let applied = scene.repair_all(TOTAL_VIEW).await;
     assert_eq!(
         (&applied["rows"], &applied["run"]),
         (&json!(1), &Value::Null),
         "{what}: {applied}"
     );
-    assert_eq!(scene.too_much_from(&other.client).await, 0, "{what}");
-    scene.owner_is_right().await;
+    assert_eq!(scene.excess_from(&other.client).await, 0, "{what}");
+    scene.check_owner().await;
 }

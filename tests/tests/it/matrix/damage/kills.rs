@@ -1,4 +1,4 @@
-//! Restorators that are killed, and two at once.
+//! Reconciliations that are killed, and two at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,39 +8,39 @@ use serde_json::{Value, json};
 use tests::process::{Process, done};
 
 use super::boards;
-use super::{OWNER, PAUSE, TRACK, own_plays, seed, tell};
+use super::{OWNER, PAUSE, TRACK, own_plays, print_result, seed};
 use crate::matrix::scene::{Scene, Setting};
-use tests::hand::Cql;
+use tests::direct_access::Cql;
 
-/// A lease of one that was killed ends soon.
-const SOON: &str = "cassandra.lease_ms = 3000";
+/// The lease of a killed process expires soon.
+const SHORT_LEASE: &str = "cassandra.lease_ms = 3000";
 const ROWS: &str = "plays_owner_day_track";
-const LONG: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// When a restoration is killed.
-enum Moment {
-    /// At any time before so much has passed.
+/// When a reconciliation is killed.
+enum KillTime {
+    /// At a random time within this duration.
     Within(Duration),
     /// Soon after a stage has begun.
-    In(&'static str),
+    InStage(&'static str),
 }
-use Moment::{In, Within};
+use KillTime::{InStage, Within};
 
-/// Kills restorations, and answers how far they had come.
-async fn killed(scene: &mut Scene, args: &[&str], moments: &[Moment]) -> Vec<String> {
+/// Kills reconciliations, and returns the stages that they reached.
+async fn kill_repeatedly(scene: &mut Scene, args: &[&str], kill_times: &[KillTime]) -> Vec<String> {
     let args = [
         &["restorate", "--apply", "--log-level", "warn,batch=debug"],
         args,
     ]
     .concat();
-    let mut killed = Vec::new();
-    'moments: for moment in moments {
+    let mut stages = Vec::new();
+    'kills: for kill_time in kill_times {
         let mut process = loop {
             let mut process = start(scene, &args);
-            let (begun, share) = (Instant::now(), scene.rng.random::<f64>());
-            let is_time = |process: &Process| match *moment {
-                Within(most) => begun.elapsed() > most.mul_f64(share),
-                In(stage) => stages_of(process).iter().any(|begun| begun == stage),
+            let (started, share) = (Instant::now(), scene.rng.random::<f64>());
+            let is_time = |process: &Process| match *kill_time {
+                Within(most) => started.elapsed() > most.mul_f64(share),
+                InStage(stage) => stages_of(process).iter().any(|started| started == stage),
             };
             while process.is_running() && !is_time(&process) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -48,18 +48,18 @@ async fn killed(scene: &mut Scene, args: &[&str], moments: &[Moment]) -> Vec<Str
             if process.is_running() {
                 break process;
             }
-            let (_, said) = process.finish();
-            if !is_busy(&said) {
-                // There is nothing left of it.
-                break 'moments;
+            let (_, message) = process.finish();
+            if !is_busy(&message) {
+                // No damage is left.
+                break 'kills;
             }
-            // The lease of the one before ends by itself.
+            // The lease of the killed process expires.
             tokio::time::sleep(PAUSE).await;
         };
         let wait = scene.rng.random_range(0..60);
         tokio::time::sleep(Duration::from_millis(wait)).await;
         if process.is_running() {
-            killed.push(
+            stages.push(
                 stages_of(&process)
                     .pop()
                     .unwrap_or_else(|| "none".to_owned()),
@@ -67,47 +67,49 @@ async fn killed(scene: &mut Scene, args: &[&str], moments: &[Moment]) -> Vec<Str
         }
         process.kill();
     }
-    assert!(killed.len() > 1, "{killed:?}");
-    killed
+    assert!(stages.len() > 1, "{stages:?}");
+    stages
 }
 
 fn start(scene: &Scene, args: &[&str]) -> Process {
-    scene.start_told(SOON, args)
+    scene.start_with_setting(SHORT_LEASE, args)
 }
 
-fn is_busy(said: &[String; 2]) -> bool {
-    said[1].contains("is under way") || said[1].contains("lease")
+fn is_busy(message: &[String; 2]) -> bool {
+    message[1].contains("is under way") || message[1].contains("lease")
 }
 
 fn stages_of(process: &Process) -> Vec<String> {
-    let said = process.said()[1].clone();
-    let begun = said.lines().filter(|line| line.contains("begins stage="));
+    let message = process.outputs()[1].clone();
+    let started = message
+        .lines()
+        .filter(|line| line.contains("begins stage="));
     let name = |line: &str| line.split('"').nth(1).map(str::to_owned);
-    begun.filter_map(name).collect()
+    started.filter_map(name).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restorator_is_killed_at_any_moment_on_servers() {
-    let mut scene = Scene::begin(&Setting::patient(), seed(34)).await;
+async fn a_reconciliation_is_killed_at_any_time_on_servers() {
+    let mut scene = Scene::begin(&Setting::shared_servers(), seed(34)).await;
     let worker = scene.worker();
     scene.world.ingest(&own_plays(0, 120)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
     scene.world.ingest(&own_plays(120, 20)).await;
     scene.settle().await;
-    let rows = of_rows(&mut scene).await;
-    let corrections = of_corrections(&mut scene).await;
+    let rows = killed_over_rows(&mut scene).await;
+    let corrections = killed_over_corrections(&mut scene).await;
     assert!(worker.end().0);
     scene.end().await;
-    tell(
-        "a Restorator killed at any moment",
+    print_result(
+        "a reconciliation killed at any time",
         &format!("rows in {rows:?}, corrections in {corrections:?}"),
     );
 }
 
 /// All rows of the owner are changed by hand.
-async fn of_rows(scene: &mut Scene) -> Vec<String> {
-    let cql = Cql::of(scene.world.namespace().expect("servers")).await;
+async fn killed_over_rows(scene: &mut Scene) -> Vec<String> {
+    let cql = Cql::connect(scene.world.namespace().expect("servers")).await;
     let job = Arc::clone(scene.world.catalog.job(ROWS).expect("the job"));
     let table = format!("rows_{}", cql.id(job.view()).await);
     let owner = job
@@ -125,48 +127,53 @@ async fn of_rows(scene: &mut Scene) -> Vec<String> {
         let text = format!("UPDATE {table} SET count = ? WHERE part = ? AND row = ?");
         cql.run(&text, (count + 11, part, row)).await;
     }
-    let begun = Instant::now();
-    let found = scene.finds(ROWS, &["changed_row"]).await;
-    let any = Within(begun.elapsed() / 2);
+    let started = Instant::now();
+    let found = scene.expect_causes(ROWS, &["changed_row"]).await;
+    let any = Within(started.elapsed() / 2);
     assert_eq!(found["differ"], own.len(), "{found}");
     let args = ["--view", ROWS, "--expected", "archive"];
-    let killed = killed(
+    let stages = kill_repeatedly(
         scene,
         &args,
-        &[any, In("live"), In("events"), In("rewrite")],
+        &[any, InStage("live"), InStage("events"), InStage("rewrite")],
     )
     .await;
-    scene.restorate(ROWS, &["--apply"]).await;
-    scene.is_right(ROWS).await;
-    scene.owner_is_right().await;
-    killed
+    scene.reconcile(ROWS, &["--apply"]).await;
+    scene.expect_no_difference(ROWS).await;
+    scene.check_owner().await;
+    stages
 }
 
-/// A file says of the owner's tracks on many days what never was in the log.
-async fn of_corrections(scene: &mut Scene) -> Vec<String> {
+/// A file of expected counts contains tracks and days that were never in the log.
+async fn killed_over_corrections(scene: &mut Scene) -> Vec<String> {
     let mut lines = vec!["owner_id,bucket,track_id,kind,expected".to_owned()];
     let days = 1..29;
     lines.extend(days.map(|day| format!("{OWNER},2026-01-{day:02},{TRACK},play,{day}")));
     let claimed: i64 = (1..29).sum();
-    let path = scene.place.folder().join("claims.csv");
+    let path = scene.installation.folder().join("claims.csv");
     std::fs::write(&path, lines.join("\n")).expect("a file");
     let path = path.to_string_lossy().into_owned();
     let before = total(scene).await;
     let args = ["--view", ROWS, "--expected", path.as_str()];
-    let killed = killed(scene, &args, &[In("compare"), In("correct"), In("correct")]).await;
-    let begun = Instant::now();
-    // What was recorded is gone on with; as long as it is not counted nothing more is.
+    let stages = kill_repeatedly(
+        scene,
+        &args,
+        &[InStage("compare"), InStage("correct"), InStage("correct")],
+    )
+    .await;
+    let started = Instant::now();
+    // Recorded corrections are completed first; no further ones are made until they are counted.
     loop {
         let more = ["--expected", path.as_str(), "--apply"];
-        let told = scene.restorate(ROWS, &more).await;
+        let compared = scene.reconcile(ROWS, &more).await;
         scene.settle().await;
-        if told.status == 0 && told.report["differ"] == 0 {
+        if compared.status == 0 && compared.report["differ"] == 0 {
             break;
         }
-        assert!(begun.elapsed() < LONG, "{told:?}");
+        assert!(started.elapsed() < WAIT_MAX, "{compared:?}");
     }
     let again = scene
-        .restorate(ROWS, &["--expected", path.as_str(), "--apply"])
+        .reconcile(ROWS, &["--expected", path.as_str(), "--apply"])
         .await;
     let applied = &again.report["applied"];
     assert_eq!(
@@ -174,46 +181,47 @@ async fn of_corrections(scene: &mut Scene) -> Vec<String> {
         (&json!(0), &Value::Null)
     );
     assert_eq!(total(scene).await, before + claimed);
-    let recorded = done(scene.place.data(), &["--json", "restorate", "list"]);
+    let recorded = done(scene.installation.data(), &["--json", "restorate", "list"]);
     let recorded: Value = serde_json::from_str(&recorded).expect("a list");
     let all = recorded.as_array().expect("a list").iter();
     let corrections = all.filter(|one| one["kind"] == "corrections");
     let changes: u64 = corrections.filter_map(|one| one["changes"].as_u64()).sum();
     assert_eq!(changes, 28, "{recorded}");
-    scene.is_right(ROWS).await;
-    scene.owner_is_right().await;
-    killed
+    scene.expect_no_difference(ROWS).await;
+    scene.check_owner().await;
+    stages
 }
 
-/// Rows of boards that nobody was told of; who is killed may have told, and may be in the middle of a run.
+/// Board rows without notifications. The killed process may have published some of them, or may be
+/// in the middle of a run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restorator_of_boards_is_killed_at_any_moment_on_servers() {
-    let mut scene = Scene::begin(&Setting::patient(), seed(36)).await;
-    let worker = boards::lived_in(&mut scene).await;
-    boards::change_untold(&scene);
-    let begun = Instant::now();
-    scene.finds(boards::VIEW, &["not_told"]).await;
-    let any = Within(begun.elapsed() / 2);
+async fn a_reconciliation_of_boards_is_killed_at_any_time_on_servers() {
+    let mut scene = Scene::begin(&Setting::shared_servers(), seed(36)).await;
+    let worker = boards::start_with_boards(&mut scene).await;
+    boards::change_without_notifications(&scene);
+    let started = Instant::now();
+    scene.expect_causes(boards::VIEW, &["not_told"]).await;
+    let any = Within(started.elapsed() / 2);
     let args = ["--view", boards::VIEW, "--expected", "canonical"];
-    let moments = [any, In("seal"), In("compute"), In("publish")];
-    let killed = killed(&mut scene, &args, &moments).await;
-    let begun = Instant::now();
+    let kill_times = [any, InStage("seal"), InStage("compute"), InStage("publish")];
+    let stages = kill_repeatedly(&mut scene, &args, &kill_times).await;
+    let started = Instant::now();
     loop {
         scene.settle().await;
-        let told = scene.restorate(boards::VIEW, &["--apply"]).await;
+        let compared = scene.reconcile(boards::VIEW, &["--apply"]).await;
         scene.settle().await;
-        if told.status == 0 && told.report["differ"] == 0 {
+        if compared.status == 0 && compared.report["differ"] == 0 {
             break;
         }
-        assert!(begun.elapsed() < LONG, "{told:?}");
+        assert!(started.elapsed() < WAIT_MAX, "{compared:?}");
     }
-    scene.is_right(boards::VIEW).await;
-    assert_eq!(boards::first(&scene).await, [50, 999, 0]);
-    boards::is_explained(&scene).await;
+    scene.expect_no_difference(boards::VIEW).await;
+    assert_eq!(boards::first_athletes(&scene).await, [50, 999, 0]);
+    boards::check_explanation(&scene).await;
     assert!(worker.end().0);
     scene.end().await;
-    let happened = format!("{killed:?}");
-    tell("a Restorator of boards killed at any moment", &happened);
+    let happened = format!("{stages:?}");
+    print_result("a reconciliation of boards killed at any time", &happened);
 }
 
 async fn total(scene: &Scene) -> i64 {
@@ -223,10 +231,11 @@ async fn total(scene: &Scene) -> i64 {
     answer["count"].as_i64().expect("a count")
 }
 
-/// Two restorations of the same damage: one works, the other is told, and nothing is put right twice.
+/// Two reconciliations of the same damage: one works, the other is refused, and nothing is repaired
+/// twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_restorators_at_once_on_servers() {
-    let mut scene = Scene::begin(&Setting::patient(), seed(35)).await;
+async fn two_concurrent_reconciliations_on_servers() {
+    let mut scene = Scene::begin(&Setting::shared_servers(), seed(35)).await;
     let worker = scene.worker();
     scene.world.ingest(&own_plays(0, 60)).await;
     scene.settle().await;
@@ -234,27 +243,24 @@ async fn two_restorators_at_once_on_servers() {
     let before = total(&scene).await;
     let (mut refused, mut claimed) = (0, 0);
     for round in 1..5 {
-        let path = scene.place.folder().join(format!("{round}.csv"));
+        let path = scene.installation.folder().join(format!("{round}.csv"));
         let header = "owner_id,bucket,track_id,kind,expected";
         let line = format!("{OWNER},2026-01-{round:02},{TRACK},play,40");
         std::fs::write(&path, format!("{header}\n{line}")).expect("a file");
         let path = path.to_string_lossy().into_owned();
         let args = ["restorate", "--view", ROWS, "--expected", &path, "--apply"];
         for both in [(); 2].map(|()| scene.start(&args)) {
-            let (succeeded, said) = both.finish();
-            assert!(
-                succeeded || is_busy(&said) || said[0].contains("put right"),
-                "{said:?}"
-            );
-            refused += usize::from(is_busy(&said));
+            let (succeeded, message) = both.finish();
+            assert!(succeeded || is_busy(&message), "{message:?}");
+            refused += usize::from(is_busy(&message));
         }
         claimed += 40;
         scene.settle().await;
-        let told = scene.restorate(ROWS, &args[3..]).await;
+        let compared = scene.reconcile(ROWS, &args[3..]).await;
         assert_eq!(
-            (told.status, &told.report["differ"]),
+            (compared.status, &compared.report["differ"]),
             (0, &json!(0)),
-            "{told:?}"
+            "{compared:?}"
         );
         assert_eq!(total(&scene).await, before + claimed);
         if refused > 0 && round > 1 {
@@ -263,6 +269,9 @@ async fn two_restorators_at_once_on_servers() {
     }
     assert!(worker.end().0);
     scene.end().await;
-    tell("two Restorators at once", &format!("{refused} refused"));
-    assert!(refused > 0, "they never met");
+    print_result(
+        "two concurrent reconciliations",
+        &format!("{refused} refused"),
+    );
+    assert!(refused > 0, "no reconciliation was refused");
 }

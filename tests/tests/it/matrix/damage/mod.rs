@@ -1,6 +1,6 @@
-//! Damage: what is stored is changed, lost or half there, by somebody else's hand. Each kind is found by a
-//! comparison, named, and put right by the Restorator; putting it right once more changes nothing. Meanwhile
-//! somebody asks all the time: whatever is not damaged itself stays exact.
+//! Damage: another program changes, deletes or truncates stored data. A comparison finds and names
+//! each kind, and the Reconciler repairs it; a second repair changes nothing. Questions are asked
+//! all the time, and undamaged data stays exact.
 
 mod boards;
 mod counts;
@@ -16,18 +16,19 @@ use tests::process::run;
 use tests::recount::{Question, Recount};
 
 use super::scene::Scene;
-use super::{seed, tell};
+use super::{print_result, seed};
 
-/// Whose plays are damaged. No random question is about them, so that all of these must be exact.
+/// The owner of the damaged plays. No random question is about this owner, so all answers must be
+/// exact.
 const OWNER: i64 = 9;
 const TRACK: i64 = 90;
-/// Run records of a moment ago may be used.
+/// Run records may be cached for less than this time.
 const RUNS_SEEN: Duration = Duration::from_millis(600);
 const PAUSE: Duration = Duration::from_millis(300);
-/// A lease of a process that was killed has ended after so many pauses.
-const TRIES: usize = 100;
+/// The lease of a killed process expires within this number of pauses.
+const LEASE_PAUSES_MAX: usize = 100;
 
-/// Plays of the owner; each with its own id from `first` on.
+/// Plays of the owner; each has its own id, counted from `first`.
 fn own_plays(first: u64, count: u64) -> Vec<String> {
     let play = |n: u64| {
         let country = ["SE", "DE"].get(usize::try_from(n % 3).expect("small"));
@@ -45,43 +46,43 @@ fn own_plays(first: u64, count: u64) -> Vec<String> {
     (first..first + count).map(play).collect()
 }
 
-/// What a comparison answered.
+/// The output of a comparison.
 #[derive(Debug)]
 struct Compared {
     status: i32,
     report: Value,
-    said: String,
+    message: String,
 }
 
 impl Scene {
-    /// `restorate` with some arguments, once no other process works that was killed.
-    async fn restorate(&self, view: &str, more: &[&str]) -> Compared {
+    /// Runs `reconcile`, and retries while a killed process still holds the lease.
+    async fn reconcile(&self, view: &str, more: &[&str]) -> Compared {
         let expected = match view.starts_with("plays_") {
             _ if more.contains(&"--expected") => &[][..],
             true => &["--expected", "archive"],
             false => &["--expected", "canonical"],
         };
         let args = [&["--json", "restorate", "--view", view], expected, more].concat();
-        for _ in 0..TRIES {
-            let output = run(self.place.data(), &args);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            // A busy machine may be too slow for a lease that is so short.
-            if said.contains("is under way") || said.contains("lease") {
+        for _ in 0..LEASE_PAUSES_MAX {
+            let output = run(self.installation.data(), &args);
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            // A busy machine may be too slow for such a short lease.
+            if message.contains("is under way") || message.contains("lease") {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
             return Compared {
                 status: output.status.code().expect("a status"),
                 report: serde_json::from_slice(&output.stdout).unwrap_or_default(),
-                said,
+                message,
             };
         }
         panic!("the lease of one that was killed does not end");
     }
 
-    /// A comparison finds what differs, and names these causes and no others.
-    async fn finds(&self, view: &str, causes: &[&str]) -> Value {
-        let found = self.restorate(view, &[]).await;
+    /// A comparison finds exactly these causes.
+    async fn expect_causes(&self, view: &str, causes: &[&str]) -> Value {
+        let found = self.reconcile(view, &[]).await;
         assert_eq!(found.status, 3, "{found:?}");
         let named = found.report["causes"].as_object().expect("causes");
         let named: BTreeSet<&str> = named.keys().map(String::as_str).collect();
@@ -89,22 +90,22 @@ impl Scene {
         found.report
     }
 
-    /// Puts right what differs, answers what was done, and sees that nothing is to be done after it.
-    async fn puts_right(&mut self, view: &str) -> Value {
+    /// Repairs all differences, returns the report, and checks that nothing is left to repair.
+    async fn repair_all(&mut self, view: &str) -> Value {
         let why = ["--apply", "--reason", "damage"];
-        let done = self.restorate(view, &why).await;
+        let done = self.reconcile(view, &why).await;
         assert_eq!(done.status, 0, "{done:?}");
         let applied = done.report["applied"].clone();
         assert!(applied.is_object(), "{done:?}");
         self.settle().await;
         tokio::time::sleep(RUNS_SEEN).await;
-        self.is_right(view).await;
+        self.expect_no_difference(view).await;
         applied
     }
 
-    /// Nothing differs, and putting it right does nothing.
-    async fn is_right(&self, view: &str) {
-        let again = self.restorate(view, &["--apply"]).await;
+    /// Nothing differs, and a repair does nothing.
+    async fn expect_no_difference(&self, view: &str) {
+        let again = self.reconcile(view, &["--apply"]).await;
         assert_eq!(
             (again.status, &again.report["differ"]),
             (0, &json!(0)),
@@ -118,35 +119,38 @@ impl Scene {
         assert_eq!(warnings, 0, "{again:?}");
     }
 
-    /// How much more is served of the owner than the events give. What it is said to be made of adds up to it.
-    async fn served_too_much(&self) -> i64 {
-        self.too_much_from(&self.server.client).await
+    /// How much the served total of the owner exceeds the events. Its explanation adds up to it.
+    async fn excess_served(&self) -> i64 {
+        self.excess_from(&self.server.client).await
     }
 
-    /// The same of another process that serves.
-    async fn too_much_from(&self, client: &Client) -> i64 {
+    /// The same from another server process.
+    async fn excess_from(&self, client: &Client) -> i64 {
         let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}");
         let served = client.ask(&path).await;
-        let told = client
+        let explanation = client
             .ask(&format!("/api/v1/explain?metric=plays&owner_id={OWNER}"))
             .await;
-        assert_eq!(served["count"], told["count"], "{served} {told}");
-        let count = told["count"].as_i64().expect("a count");
+        assert_eq!(
+            served["count"], explanation["count"],
+            "{served} {explanation}"
+        );
+        let count = explanation["count"].as_i64().expect("a count");
         let sum = |of: &str| -> i64 {
-            let parts = told[of].as_array().expect("parts").iter();
+            let parts = explanation[of].as_array().expect("parts").iter();
             parts.filter_map(|part| part["count"].as_i64()).sum()
         };
         assert_eq!(
             (sum("batch") + sum("live"), sum("rows")),
             (count, count),
-            "{told}"
+            "{explanation}"
         );
-        count - self.truth().await.total(&of_owner())
+        count - self.truth().await.total(&owner_total_question())
     }
 
-    /// Everything that is served of the owner is what the events give.
-    async fn owner_is_right(&self) {
-        assert_eq!(self.served_too_much().await, 0);
+    /// All served values of the owner equal the events.
+    async fn check_owner(&self) {
+        assert_eq!(self.excess_served().await, 0);
         let truth = self.truth().await;
         let client = &self.server.client;
         for (by, field) in [("track", "track_id"), ("country", "country")] {
@@ -156,7 +160,7 @@ impl Scene {
                 .await;
             let rows = answer["rows"].as_array().expect("rows").iter();
             let rows: Vec<_> = rows.map(|row| json!([row["key"], row["count"]])).collect();
-            let sums = truth.breakdown(&of_owner(), field);
+            let sums = truth.breakdown(&owner_total_question(), field);
             let sums: Vec<_> = sums.iter().map(|(key, sum)| json!([key, sum])).collect();
             assert_eq!(rows, sums, "{answer}");
         }
@@ -168,11 +172,11 @@ impl Scene {
             .iter()
             .map(|lines| i64::try_from(lines.len()).expect("few lines"))
             .collect();
-        Recount::of(&log, &ends)
+        Recount::new(&log, &ends)
     }
 }
 
-fn of_owner() -> Question {
+fn owner_total_question() -> Question {
     Question {
         filters: vec![("owner_id", json!(OWNER))],
         range: (None, None),

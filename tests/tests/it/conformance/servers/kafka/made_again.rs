@@ -16,7 +16,7 @@ const OLD: u32 = 400;
 
 /// Recreates the topic as soon as possible, and fills it with other plays. Uses existing clients to
 /// be as fast as possible.
-async fn refill(name: &str, pause: Duration, count: u32) {
+async fn recreate_and_fill(name: &str, pause: Duration, count: u32) {
     let (admin, options) = (admin(), AdminOptions::new());
     let producer: BaseProducer = client(&[("linger.ms", "0")]);
     let again = NewTopic::new(name, 1, TopicReplication::Fixed(1))
@@ -24,13 +24,13 @@ async fn refill(name: &str, pause: Duration, count: u32) {
     let deleted = admin.delete_topics(&[name], &options).await;
     deleted.expect("deleting")[0].as_ref().expect("deleted");
     tokio::time::sleep(pause).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     while let Err(why) = &admin
         .create_topics([&again], &options)
         .await
-        .expect("asked")[0]
+        .expect("an answer")[0]
     {
-        assert!(begun.elapsed() < PATIENCE, "{why:?}");
+        assert!(started.elapsed() < WAIT_MAX, "{why:?}");
     }
     for number in 0..count {
         let value = play("new", number, 900_000 + number);
@@ -39,7 +39,7 @@ async fn refill(name: &str, pause: Duration, count: u32) {
             .payload(&value);
         producer.send(record).expect("sending");
     }
-    producer.flush(PATIENCE).expect("sent");
+    producer.flush(WAIT_MAX).expect("sent");
 }
 
 fn play(event: &str, number: u32, owner: u32) -> String {
@@ -49,56 +49,56 @@ fn play(event: &str, number: u32, owner: u32) -> String {
 }
 
 /// The identifying data of every record of partition 0.
-async fn marks(log: &dyn LogRead) -> Result<Vec<LastRecord>> {
+async fn record_identities(log: &dyn LogRead) -> Result<Vec<LastRecord>> {
     let records = log.fetch(TOPIC, 0, 0, EVERYTHING).await?.records;
-    let marks = (0..records.len()).filter_map(|index| records.slice(index, 1).last());
-    Ok(marks.collect())
+    let record_identities = (0..records.len()).filter_map(|index| records.slice(index, 1).last());
+    Ok(record_identities.collect())
 }
 
 /// The position of the speed layer.
 async fn position(world: &World) -> (Offset, Option<LastRecord>) {
     let live = world.stores.live.read_deltas(Source::Plays, 1, &[]).await;
-    let slot = live.expect("live state").partition_states.remove(0);
-    slot.map_or((0, None), |slot| {
-        (slot.position.next_offset, slot.position.last)
+    let state = live.expect("live state").partition_states.remove(0);
+    state.map_or((0, None), |state| {
+        (state.position.next_offset, state.position.last)
     })
 }
 
 /// A log in which one read of the partition is held until the new topic is full.
 #[derive(Debug)]
-struct Held {
+struct DelayedLog {
     log: Arc<dyn Log>,
     /// The first read at or after this offset is held.
     from: AtomicI64,
-    /// Whether the read is held after it has read, instead of before.
+    /// If true, the read is held after it has read, instead of before.
     has_read: bool,
-    waits: AtomicBool,
-    goes_on: Semaphore,
+    has_held_read: AtomicBool,
+    resume: Semaphore,
 }
 
-impl Held {
+impl DelayedLog {
     fn new(namespace: &Namespace, from: Offset, has_read: bool) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             log: Arc::new(KafkaLog::open(&options(), namespace)?),
             from: AtomicI64::new(from),
             has_read,
-            waits: AtomicBool::new(false),
-            goes_on: Semaphore::new(0),
+            has_held_read: AtomicBool::new(false),
+            resume: Semaphore::new(0),
         }))
     }
 
     /// Waits until a read is held.
-    async fn waits(&self) {
-        let begun = Instant::now();
-        while !self.waits.load(SeqCst) {
-            assert!(begun.elapsed() < PATIENCE, "nothing is read");
+    async fn wait_until_held(&self) {
+        let started = Instant::now();
+        while !self.has_held_read.load(SeqCst) {
+            assert!(started.elapsed() < WAIT_MAX, "no record was read");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
 #[async_trait]
-impl LogRead for Held {
+impl LogRead for DelayedLog {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
         self.log.spans(topic).await
     }
@@ -110,14 +110,14 @@ impl LogRead for Held {
         from: Offset,
         limit: FetchLimit,
     ) -> Result<Fetched> {
-        let is_held = from >= self.from.load(SeqCst) && !self.waits.load(SeqCst);
+        let is_held = from >= self.from.load(SeqCst) && !self.has_held_read.load(SeqCst);
         let read = match is_held && self.has_read {
             true => Some(self.log.fetch(topic, partition, from, limit).await?),
             false => None,
         };
         if is_held {
-            self.waits.store(true, SeqCst);
-            drop(self.goes_on.acquire().await);
+            self.has_held_read.store(true, SeqCst);
+            drop(self.resume.acquire().await);
         }
         match read {
             Some(read) => Ok(read),
@@ -139,7 +139,7 @@ impl LogRead for Held {
 }
 
 #[async_trait]
-impl LogWrite for Held {
+impl LogWrite for DelayedLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         self.log.ensure_topic(topic, partitions).await
     }
@@ -156,7 +156,7 @@ impl LogWrite for Held {
 
 /// When a worker first sees the new topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meets {
+enum Encounter {
     /// At any read, while the old topic is deleted and the new one is created after a pause.
     AnyTime(Duration),
     /// At its next read, which starts after the new topic is full.
@@ -166,46 +166,57 @@ enum Meets {
 }
 
 /// Runs a worker that reads partition state and run records only once.
-async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
+async fn recreate_under_worker(counted: Offset, encounter: Encounter) -> Result<()> {
     let namespace = servers::namespace();
     let mut world = World::new().await;
-    let from = match meets {
-        Meets::AnyTime(_) => Offset::MAX,
+    let from = match encounter {
+        Encounter::AnyTime(_) => Offset::MAX,
         _ => counted,
     };
-    let held = Held::new(&namespace, from, meets == Meets::FullAfterOldRecords)?;
-    world.stores.log = Arc::clone(&held) as _;
+    let log_delayed = DelayedLog::new(
+        &namespace,
+        from,
+        encounter == Encounter::FullAfterOldRecords,
+    )?;
+    world.stores.log = Arc::clone(&log_delayed) as _;
     world.speed_options.look_interval_ms = 60_000;
-    held.ensure_topic(TOPIC, 1).await?;
+    log_delayed.ensure_topic(TOPIC, 1).await?;
     let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
     world.ingest(&plays).await;
-    let old = marks(&*held.log).await?;
+    let old = record_identities(&*log_delayed.log).await?;
     assert_eq!(old.len(), OLD as usize);
     let speed = world.speed().await;
-    let story = async {
+    let scenario = async {
         let mut pause = Duration::ZERO;
-        if let Meets::AnyTime(after) = meets {
+        if let Encounter::AnyTime(after) = encounter {
             pause = after;
-            let begun = Instant::now();
+            let started = Instant::now();
             while position(&world).await.0 < counted {
-                assert!(begun.elapsed() < PATIENCE, "nothing is counted");
+                assert!(started.elapsed() < WAIT_MAX, "no record was counted");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         } else {
-            held.waits().await;
+            log_delayed.wait_until_held().await;
         }
-        refill(&namespace.topic(TOPIC), pause, 3 * OLD).await;
-        held.goes_on.close();
+        recreate_and_fill(&namespace.topic(TOPIC), pause, 3 * OLD).await;
+        log_delayed.resume.close();
     };
-    let counting = tokio::time::timeout(PATIENCE, speed.run(false, CancellationToken::new()));
-    let (counting, ()) = tokio::join!(counting, story);
-    let error = counting.expect("it stops").expect_err("another log");
+    let counting = tokio::time::timeout(WAIT_MAX, speed.run(false, CancellationToken::new()));
+    let (counting, ()) = tokio::join!(counting, scenario);
+    let error = counting
+        .expect("the worker stops")
+        .expect_err("a log identity error");
     let text = error.to_string();
-    let told: &[&str] = match meets {
-        Meets::AnyTime(_) => &["recreated", "records were lost"],
+    let expected_texts: &[&str] = match encounter {
+        Encounter::AnyTime(_) => &["recreated", "records were lost"],
         _ => &["recreated"],
     };
-    assert!(told.iter().any(|told| text.contains(told)), "{text}");
+    assert!(
+        expected_texts
+            .iter()
+            .any(|expected| text.contains(expected)),
+        "{text}"
+    );
     let (next, last) = position(&world).await;
     assert!(next <= i64::from(OLD), "{next}: {text}");
     let last = last.expect("something was counted");
@@ -214,8 +225,13 @@ async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
     // A worker that starts later gets the error, too.
     let speed = world.speed().await;
     let again = speed.run(true, CancellationToken::new()).await;
-    let text = again.expect_err("another log").to_string();
-    assert!(told.iter().any(|told| text.contains(told)), "{text}");
+    let text = again.expect_err("a log identity error").to_string();
+    assert!(
+        expected_texts
+            .iter()
+            .any(|expected| text.contains(expected)),
+        "{text}"
+    );
     assert_eq!(position(&world).await, (next, Some(last)));
     delete_topics(&namespace).await;
     Ok(())
@@ -223,26 +239,26 @@ async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_at_the_end_counts_nothing_of_the_new_topic() -> Result<()> {
-    let pauses = [0, 40, 700].map(|ms| Meets::AnyTime(Duration::from_millis(ms)));
-    for meets in [Meets::Full, Meets::FullAfterOldRecords]
+    let pauses = [0, 40, 700].map(|ms| Encounter::AnyTime(Duration::from_millis(ms)));
+    for encounter in [Encounter::Full, Encounter::FullAfterOldRecords]
         .into_iter()
         .chain(pauses)
     {
-        eprintln!("{meets:?}");
-        Box::pin(under_a_worker(400, meets)).await?;
+        eprintln!("{encounter:?}");
+        Box::pin(recreate_under_worker(400, encounter)).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_on_its_way_counts_nothing_of_the_new_topic() -> Result<()> {
-    let pauses = [0, 100].map(|ms| Meets::AnyTime(Duration::from_millis(ms)));
-    for meets in [Meets::Full, Meets::FullAfterOldRecords]
+async fn a_worker_with_a_backlog_counts_nothing_of_the_new_topic() -> Result<()> {
+    let pauses = [0, 100].map(|ms| Encounter::AnyTime(Duration::from_millis(ms)));
+    for encounter in [Encounter::Full, Encounter::FullAfterOldRecords]
         .into_iter()
         .chain(pauses)
     {
-        eprintln!("{meets:?}");
-        Box::pin(under_a_worker(30, meets)).await?;
+        eprintln!("{encounter:?}");
+        Box::pin(recreate_under_worker(30, encounter)).await?;
     }
     Ok(())
 }
@@ -251,7 +267,7 @@ async fn a_worker_on_its_way_counts_nothing_of_the_new_topic() -> Result<()> {
 /// new partition yet, and then reports that the log was lost. A worker that starts now does the
 /// same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_says_that_its_topic_is_gone() -> Result<()> {
+async fn a_worker_reports_a_deleted_topic() -> Result<()> {
     let namespace = servers::namespace();
     let mut world = World::new().await;
     world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
@@ -259,23 +275,23 @@ async fn a_worker_says_that_its_topic_is_gone() -> Result<()> {
     let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
     world.ingest(&plays).await;
     let speed = world.speed().await;
-    let story = async {
-        let begun = Instant::now();
+    let scenario = async {
+        let started = Instant::now();
         while position(&world).await.0 < OLD.into() {
-            assert!(begun.elapsed() < PATIENCE, "nothing is counted");
+            assert!(started.elapsed() < WAIT_MAX, "no record was counted");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         delete_topics(&namespace).await;
     };
-    let counting = tokio::time::timeout(PATIENCE, speed.run(false, CancellationToken::new()));
-    let (counted, ()) = tokio::join!(counting, story);
+    let counting = tokio::time::timeout(WAIT_MAX, speed.run(false, CancellationToken::new()));
+    let (counted, ()) = tokio::join!(counting, scenario);
     let again = world
         .speed()
         .await
         .run(true, CancellationToken::new())
         .await;
-    for counted in [counted.expect("it ends"), again] {
-        let error = counted.expect_err("no topic");
+    for counted in [counted.expect("the task ends"), again] {
+        let error = counted.expect_err("a missing topic");
         let text = error.to_string();
         assert!(text.contains(LOST_REMEDY), "{error:?}");
         assert_eq!(position(&world).await.0, i64::from(OLD));
@@ -290,9 +306,9 @@ async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
     for (is_first, has_read) in [(true, false), (true, true), (false, false), (false, true)] {
         let namespace = servers::namespace();
         let mut world = World::new().await;
-        let held = Held::new(&namespace, Offset::MAX, has_read)?;
-        world.stores.log = Arc::clone(&held) as _;
-        held.ensure_topic(TOPIC, 1).await?;
+        let log_delayed = DelayedLog::new(&namespace, Offset::MAX, has_read)?;
+        world.stores.log = Arc::clone(&log_delayed) as _;
+        log_delayed.ensure_topic(TOPIC, 1).await?;
         let mut from = 0;
         if !is_first {
             let plays: Vec<String> = (1000..1100).map(|n| play("first", n, n)).collect();
@@ -305,29 +321,29 @@ async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
         let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
         world.ingest(&plays).await;
         world.catch_up().await;
-        held.from.store(from + 20, SeqCst);
-        let story = async {
-            held.waits().await;
-            refill(&namespace.topic(TOPIC), Duration::ZERO, 3 * OLD).await;
-            held.goes_on.close();
+        log_delayed.from.store(from + 20, SeqCst);
+        let scenario = async {
+            log_delayed.wait_until_held().await;
+            recreate_and_fill(&namespace.topic(TOPIC), Duration::ZERO, 3 * OLD).await;
+            log_delayed.resume.close();
         };
         let request = batch::RunRequest::default();
-        let (run, ()) = tokio::join!(world.run(&request), story);
+        let (run, ()) = tokio::join!(world.run(&request), scenario);
         let is_recreated = |text: &str| text.contains("recreated");
-        let text = run.expect_err("another log").to_string();
+        let text = run.expect_err("a log identity error").to_string();
         assert!(is_recreated(&text), "{text}");
-        let again = world.run(&request).await.expect_err("another log");
+        let again = world.run(&request).await.expect_err("a log identity error");
         assert!(is_recreated(&again.to_string()), "{again}");
         // One file may have been complete before.
-        let archived = archived(&world).await;
-        assert!(archived < from + 100, "{archived}");
+        let archived_count = archived_count(&world).await;
+        assert!(archived_count < from + 100, "{archived_count}");
         delete_topics(&namespace).await;
     }
     Ok(())
 }
 
 /// The number of events in the archive.
-async fn archived(world: &World) -> i64 {
+async fn archived_count(world: &World) -> i64 {
     let version = archive_version(&world.stores.archive).await;
     let files = version["files"].as_array().into_iter().flatten();
     let days = files.flat_map(|file| file["days"].as_object().expect("days").values());

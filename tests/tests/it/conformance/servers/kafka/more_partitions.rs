@@ -63,7 +63,7 @@ async fn owners(log: &dyn Log) -> Vec<Vec<i64>> {
 /// A long-lived intake distributes keys over the added partitions, including keys of lines that it
 /// checked before.
 #[tokio::test]
-async fn an_intake_learns_of_them() -> Result<()> {
+async fn an_intake_uses_added_partitions() -> Result<()> {
     let namespace = servers::namespace();
     let mut world = World::new().await;
     world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
@@ -88,9 +88,12 @@ async fn an_intake_learns_of_them() -> Result<()> {
     );
     let early = check(&plays(1));
     add_partitions(&namespace, TOPIC).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     while intake.partitions() < MORE {
-        assert!(begun.elapsed() < PATIENCE, "it looks again");
+        assert!(
+            started.elapsed() < WAIT_MAX,
+            "the worker does not look again"
+        );
         tokio::time::sleep(Duration::from_millis(300)).await;
         intake.write(check(&plays(9)[..1])).await?;
         let partition = home(0, intake.partitions()) as usize;
@@ -113,43 +116,43 @@ async fn an_intake_learns_of_them() -> Result<()> {
     Ok(())
 }
 
-async fn asked(served: &Served, path: String) -> Value {
+async fn request_json(served: &Served, path: String) -> Value {
     let client = served.client.clone();
-    let asked = tokio::task::spawn_blocking(move || client.json(&path));
-    asked.await.expect("an answer")
+    let request_json = tokio::task::spawn_blocking(move || client.json(&path));
+    request_json.await.expect("an answer")
 }
 
 /// Waits until all records of a log are counted, in this number of partitions.
-async fn counted(world: &World, source: Source, partitions: u32) {
-    let begun = Instant::now();
+async fn wait_counted(world: &World, source: Source, partitions: u32) {
+    let started = Instant::now();
     loop {
         let spans = world.stores.log.spans(source.topic()).await.expect("a log");
         let live = world.stores.live.read_deltas(source, partitions, &[]).await;
-        let slots = live.expect("live state").partition_states;
-        let at = slots
+        let states = live.expect("live state").partition_states;
+        let at = states
             .iter()
-            .map(|slot| slot.as_ref().map(|slot| slot.position.next_offset));
+            .map(|state| state.as_ref().map(|state| state.position.next_offset));
         if at.eq(spans.iter().map(|span| Some(span.end))) {
             return;
         }
         assert!(
-            begun.elapsed() < PATIENCE,
-            "{source}: {slots:?} of {spans:?}"
+            started.elapsed() < WAIT_MAX,
+            "{source}: {states:?} of {spans:?}"
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// Every owner has `expected` plays, in an answer that covers all partitions.
-async fn plays_are(served: &Served, expected: u32) {
-    let begun = Instant::now();
+async fn check_plays(served: &Served, expected: u32) {
+    let started = Instant::now();
     for owner in 0..KEYS {
         loop {
             let path = format!("/api/v1/stats/plays/total?owner_id={owner}&period=all");
-            let answer = asked(served, path).await;
+            let answer = request_json(served, path).await;
             let position = &answer["provenance"]["position"]["plays"];
             if position.as_array().expect("a position").len() < MORE as usize {
-                assert!(begun.elapsed() < PATIENCE, "{answer}");
+                assert!(started.elapsed() < WAIT_MAX, "{answer}");
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 continue;
             }
@@ -164,45 +167,45 @@ async fn plays_are(served: &Served, expected: u32) {
 async fn boards(served: &Served) -> Vec<(i64, bool)> {
     let mut boards = Vec::new();
     for segment in 0..KEYS {
-        let answer = asked(served, format!("/api/v1/boards/segments/{segment}")).await;
+        let answer = request_json(served, format!("/api/v1/boards/segments/{segment}")).await;
         assert_eq!(answer["total"], 1, "{answer}");
         let best = answer["entries"][0]["elapsed_time"].as_i64();
         let complete = answer["provenance"]["complete"].as_bool();
-        boards.push((best.expect("a time"), complete.expect("told")));
+        boards.push((best.expect("a time"), complete.expect("a flag")));
     }
     boards
 }
 
 /// A segment's best time after the third effort on each even segment.
-fn best_of_two(segment: i64) -> i64 {
+fn best_time(segment: i64) -> i64 {
     99 - i64::from(segment % 2 == 0)
 }
 
 /// Even segments whose partition changed have states in two partitions. Their boards say that they
 /// may be stale; all others are exact.
-async fn split_boards_are_told(served: &Served) {
+async fn check_split_boards(served: &Served) {
     let is_split =
         |segment: i64| segment % 2 == 0 && home(segment, PARTITIONS) != home(segment, MORE);
     assert!((0..KEYS).any(is_split));
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let boards = boards(served).await;
         let mut boards = (0..).zip(&boards);
-        let are_told = boards.all(|(segment, (best, complete))| match is_split(segment) {
+        let named = boards.all(|(segment, (best, complete))| match is_split(segment) {
             true => !complete,
-            false => *complete && *best == best_of_two(segment),
+            false => *complete && *best == best_time(segment),
         });
-        if are_told {
+        if named {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{boards:?}");
+        assert!(started.elapsed() < WAIT_MAX, "{boards:?}");
     }
 }
 
 /// Running workers find the added partitions, and plays stay exact. A board whose member has states
 /// in two partitions says that it may be stale until the next run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_goes_on_in_them() {
+async fn all_processes_use_added_partitions() {
     let world = World::on_servers().await;
     let sources = [Source::Plays, Source::Efforts];
     let run = async |source| {
@@ -215,9 +218,9 @@ async fn everything_goes_on_in_them() {
         .await;
     let (plays_speed, efforts_speed) = (world.speed().await, world.speed_of(Source::Efforts).await);
     let stop = CancellationToken::new();
-    let story = async {
+    let scenario = async {
         for source in sources {
-            counted(&world, source, PARTITIONS).await;
+            wait_counted(&world, source, PARTITIONS).await;
             run(source).await;
         }
         // After the run, the states are in the original partitions.
@@ -226,7 +229,7 @@ async fn everything_goes_on_in_them() {
             .ingest_into(Source::Efforts, &efforts(1, 0..KEYS))
             .await;
         for source in sources {
-            counted(&world, source, PARTITIONS).await;
+            wait_counted(&world, source, PARTITIONS).await;
             let namespace = world.namespace().expect("servers");
             add_partitions(namespace, source.topic()).await;
             let partitions = async || world.stores.log.ensure_topic(source.topic(), 1).await;
@@ -240,16 +243,16 @@ async fn everything_goes_on_in_them() {
         let even = (0..KEYS).step_by(2);
         world.ingest_into(Source::Efforts, &efforts(2, even)).await;
         for source in sources {
-            counted(&world, source, MORE).await;
+            wait_counted(&world, source, MORE).await;
         }
-        plays_are(&served, 3).await;
-        split_boards_are_told(&served).await;
+        check_plays(&served, 3).await;
+        check_split_boards(&served).await;
         for source in sources {
             run(source).await;
         }
-        plays_are(&served, 3).await;
+        check_plays(&served, 3).await;
         for (segment, board) in (0..).zip(boards(&served).await) {
-            assert_eq!(board, (best_of_two(segment), true), "{segment}");
+            assert_eq!(board, (best_time(segment), true), "{segment}");
         }
         // The same after more plays.
         world.ingest(&plays(3)).await;
@@ -257,9 +260,9 @@ async fn everything_goes_on_in_them() {
             .ingest_into(Source::Efforts, &efforts(3, 0..KEYS))
             .await;
         for source in sources {
-            counted(&world, source, MORE).await;
+            wait_counted(&world, source, MORE).await;
         }
-        plays_are(&served, 4).await;
+        check_plays(&served, 4).await;
         for (segment, board) in (0..).zip(boards(&served).await) {
             assert_eq!(board, (97, true), "{segment}");
         }
@@ -269,7 +272,7 @@ async fn everything_goes_on_in_them() {
     let (one, other, ()) = tokio::join!(
         plays_speed.run(false, stop.clone()),
         efforts_speed.run(false, stop.clone()),
-        story
+        scenario
     );
     one.expect("speed");
     other.expect("speed");

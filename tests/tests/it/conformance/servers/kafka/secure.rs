@@ -1,7 +1,7 @@
 //! TLS, and brokers that require authentication.
 
 use tests::certificates::Certificates;
-use tests::own::OwnServer;
+use tests::dedicated_servers::DedicatedServer;
 
 use super::*;
 
@@ -9,8 +9,8 @@ use super::*;
 /// broker accepts only the right password. Errors give the reason and no password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
-    let certificates = Certificates::make();
-    let kafka = OwnServer::secure_kafka(&certificates.file("both.pem"));
+    let certificates = Certificates::generate();
+    let kafka = DedicatedServer::secure_kafka(&certificates.file("both.pem"));
     let right = KafkaOptions {
         bootstrap_servers: kafka.secure(),
         security_protocol: "sasl_ssl".to_owned(),
@@ -47,16 +47,19 @@ async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
         (with("backstitch", "ca.pem", "plaintext"), "Kafka at"),
     ];
     for (options, why) in cases {
-        let begun = Instant::now();
+        let started = Instant::now();
         let refused = async { KafkaLog::open(&options, &namespace)?.spans(TOPIC).await };
-        let error = refused.await.expect_err("it is not let in");
-        let said = error.to_string();
-        assert!(said.contains(why) && !said.contains(password), "{said}");
+        let error = refused.await.expect_err("an authentication error");
+        let message = error.to_string();
+        assert!(
+            message.contains(why) && !message.contains(password),
+            "{message}"
+        );
         // A user or certificate may become known to the brokers later, so these errors are retried.
         // A missing file is fatal.
         let is_fatal = error.kind() == ErrorKind::Fatal;
-        assert_eq!(is_fatal, why == "missing.pem", "{said}");
-        assert!(begun.elapsed() < Duration::from_secs(30), "{said}");
+        assert_eq!(is_fatal, why == "missing.pem", "{message}");
+        assert!(started.elapsed() < Duration::from_secs(30), "{message}");
     }
     Ok(())
 }

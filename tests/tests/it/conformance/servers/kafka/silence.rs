@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(1_000);
-/// A call waits for several things, but only for one in vain. A busy machine may need longer than
-/// this wait, and the client's own timeouts are half a minute and more.
+/// A call waits for several things, but only for one in vain. This limit leaves time for a busy
+/// machine, and is shorter than the client's own timeouts of at least half a minute.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// Larger than any answer in these tests.
 const FRAME_BYTES_MAX: usize = 64 << 20;
@@ -26,7 +26,7 @@ struct Proxy {
     address: SocketAddr,
     /// The number of answers to pass before the broker falls silent.
     passes: AtomicI64,
-    /// Whether a request or an answer arrived during the silence.
+    /// A request or an answer arrived during the silence.
     was_silent: AtomicBool,
 }
 
@@ -45,10 +45,10 @@ impl Proxy {
                 let broker = TcpStream::connect(servers::kafka()).await.expect("Kafka");
                 let (from_client, to_client) = client.into_split();
                 let (from_broker, to_broker) = broker.into_split();
-                let (asked, answering) = (Arc::clone(&served), Arc::clone(&served));
+                let (requesting, answering) = (Arc::clone(&served), Arc::clone(&served));
                 // Clients may disconnect at any time.
                 tokio::spawn(async move {
-                    drop(asked.pass_questions(from_client, to_broker).await);
+                    drop(requesting.pass_requests(from_client, to_broker).await);
                 });
                 tokio::spawn(async move {
                     drop(answering.pass_answers(from_broker, to_client).await);
@@ -63,7 +63,7 @@ impl Proxy {
         self.was_silent.store(false, SeqCst);
     }
 
-    async fn pass_questions(
+    async fn pass_requests(
         &self,
         mut from: OwnedReadHalf,
         mut to: OwnedWriteHalf,
@@ -99,11 +99,11 @@ impl Proxy {
         }
         let broker: SocketAddr = servers::kafka().parse().expect("an address");
         let name = broker.ip().to_string();
-        let told = [name.as_bytes(), &u32::from(broker.port()).to_be_bytes()].concat();
+        let advertised = [name.as_bytes(), &u32::from(broker.port()).to_be_bytes()].concat();
         let own = u32::from(self.address.port()).to_be_bytes();
-        for at in 0..frame.len().saturating_sub(told.len() - 1) {
-            if frame[at..].starts_with(&told) {
-                frame[at + name.len()..at + told.len()].copy_from_slice(&own);
+        for at in 0..frame.len().saturating_sub(advertised.len() - 1) {
+            if frame[at..].starts_with(&advertised) {
+                frame[at + name.len()..at + advertised.len()].copy_from_slice(&own);
             }
         }
     }
@@ -126,9 +126,13 @@ impl Proxy {
         what: &str,
         call: impl Future<Output = Result<T>>,
     ) -> bool {
-        let begun = Instant::now();
+        let started = Instant::now();
         let ended = call.await;
-        assert!(begun.elapsed() < DEADLINE, "{what}: {:?}", begun.elapsed());
+        assert!(
+            started.elapsed() < DEADLINE,
+            "{what}: {:?}",
+            started.elapsed()
+        );
         let Err(error) = ended else { return true };
         assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
         let address = format!("(Kafka at {})", self.address);
@@ -146,11 +150,11 @@ async fn frame(from: &mut OwnedReadHalf) -> io::Result<Vec<u8>> {
 }
 
 async fn pass(to: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(frame.len()).expect("as it was read");
+    let length = u32::try_from(frame.len()).expect("a short frame");
     to.write_all(&[&length.to_be_bytes(), frame].concat()).await
 }
 
-fn ten() -> [NewRecords; 1] {
+fn ten_records() -> [NewRecords; 1] {
     [group((0..10).map(|n| n.to_string()))]
 }
 
@@ -162,18 +166,18 @@ const FIVE: FetchLimit = FetchLimit {
 /// All clients are active when the broker falls silent, and work again once it answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let proxy = Proxy::start().await;
     // A client with short timeouts must not be the first: a broker takes time to create topics and
     // to elect leaders.
-    let patient = topics.ports().await?.log;
-    patient.ensure_topic(TOPIC, 1).await?;
-    patient.append(TOPIC, &ten(), 0).await?;
+    let default_log = topics.ports().await?.log;
+    default_log.ensure_topic(TOPIC, 1).await?;
+    default_log.append(TOPIC, &ten_records(), 0).await?;
     let log = proxy.log(&topics.namespace)?;
-    patiently(async || log.append(TOPIC, &ten(), 0).await).await;
-    let fetched = patiently(async || log.fetch(TOPIC, 0, 0, FIVE).await).await;
+    retry_until_ok(async || log.append(TOPIC, &ten_records(), 0).await).await;
+    let fetched = retry_until_ok(async || log.fetch(TOPIC, 0, 0, FIVE).await).await;
     assert_eq!(fetched.next_offset, 5);
-    let offset = patiently(async || log.offset_at(TOPIC, 0, 0).await).await;
+    let offset = retry_until_ok(async || log.offset_at(TOPIC, 0, 0).await).await;
     assert_eq!(offset, 0);
     proxy.fall_silent_after(0);
     let calls = [
@@ -193,7 +197,7 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
             .must_end("a new topic", log.ensure_topic("backstitch.new.v1", 1))
             .await,
         proxy
-            .must_end("appending", log.append(TOPIC, &ten(), 0))
+            .must_end("appending", log.append(TOPIC, &ten_records(), 0))
             .await,
         proxy.must_end("flaws", log.diagnostics()).await,
     ];
@@ -205,13 +209,13 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
     assert!(waited.is_err(), "nothing is assigned");
     drop(share);
     proxy.passes.store(i64::MAX, SeqCst);
-    patiently(async || log.spans(TOPIC).await).await;
+    retry_until_ok(async || log.spans(TOPIC).await).await;
     let mut next = 5;
     while next < 10 {
-        let fetched = patiently(async || log.fetch(TOPIC, 0, next, FIVE).await).await;
+        let fetched = retry_until_ok(async || log.fetch(TOPIC, 0, next, FIVE).await).await;
         next = fetched.next_offset;
     }
-    patiently(async || log.append(TOPIC, &ten(), 0).await).await;
+    retry_until_ok(async || log.append(TOPIC, &ten_records(), 0).await).await;
     topics.clear().await
 }
 
@@ -219,10 +223,10 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
 /// needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_calls_end_wherever_a_broker_falls_silent() -> Result<()> {
-    let topics = Topics::set().await;
+    let topics = Topics::create().await;
     let log = topics.ports().await?.log;
     log.ensure_topic(TOPIC, 1).await?;
-    log.append(TOPIC, &ten(), 0).await?;
+    log.append(TOPIC, &ten_records(), 0).await?;
     let calls = (0..4).flat_map(|call| (0..14).step_by(2).map(move |answers| (call, answers)));
     let calls = calls.map(|(call, answers)| {
         let namespace = topics.namespace.clone();
@@ -231,14 +235,18 @@ async fn first_calls_end_wherever_a_broker_falls_silent() -> Result<()> {
             let log = proxy.log(&namespace)?;
             proxy.fall_silent_after(answers);
             let what = format!("call {call} after {answers} answers");
-            let went_well = match call {
+            let succeeded = match call {
                 0 => proxy.must_end(&what, log.fetch(TOPIC, 0, 3, FIVE)).await,
-                1 => proxy.must_end(&what, log.append(TOPIC, &ten(), 0)).await,
+                1 => {
+                    proxy
+                        .must_end(&what, log.append(TOPIC, &ten_records(), 0))
+                        .await
+                }
                 2 => proxy.must_end(&what, log.spans(TOPIC)).await,
                 _ => proxy.must_end(&what, log.ensure_topic(TOPIC, 1)).await,
             };
-            let met = !went_well && proxy.was_silent.load(SeqCst);
-            Ok::<_, Error>(u32::from(met))
+            let was_interrupted = !succeeded && proxy.was_silent.load(SeqCst);
+            Ok::<_, Error>(u32::from(was_interrupted))
         }
     });
     let failed = join_all(calls).await.into_iter().sum::<Result<u32>>()?;

@@ -9,21 +9,21 @@ use stores::entities::{AuthorizeOutcome, EntityErase, EntityRead, EntityWrite};
 use stores::recounts::{CountedApplication, Recounts};
 use stores::sql::EntityStore;
 use stores::{ErrorKind, Result};
-use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
+use tests::conformance::entity_rows::{application, athlete, authorization, effort, effort_rows};
 
 use super::{Schema, Server};
 
 super::on_both! {
-    what_an_app_writes_is_told
+    writes_of_an_app_are_published
     an_apps_own_tables_are_read
-    columns_that_cant_be_read_are_named
-    athletes_of_an_apps_own_tables_are_counted_anew
-    an_apps_own_rows_of_an_athlete_stay
+    unreadable_columns_are_named
+    athletes_of_an_apps_own_tables_are_recounted
+    an_apps_own_rows_of_an_athlete_remain
 }
 
 /// Erasure of an athlete finds and reports rows in an app's own tables, and leaves them. It deletes
 /// the rows in our tables.
-async fn an_apps_own_rows_of_an_athlete_stay(server: Server) -> Result<()> {
+async fn an_apps_own_rows_of_an_athlete_remain(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     schema.run(
         "DROP TABLE efforts; DROP TABLE authorizations;
@@ -38,33 +38,40 @@ async fn an_apps_own_rows_of_an_athlete_stay(server: Server) -> Result<()> {
          CREATE VIEW authorizations AS SELECT id, app AS application_id, athlete AS athlete_id,
              5 AS created_at_us, ended AS revoked_at_us, 0 AS version FROM grants;",
     );
-    let canon = schema.canon().await?;
-    canon.apply(&[Entity::Athlete(athlete(5))], 1).await?;
+    let entity_store = schema.open_store().await?;
+    entity_store
+        .apply(&[Entity::Athlete(athlete(5))], 1)
+        .await?;
     let found = async || -> Result<Vec<(&'static str, u64, bool)>> {
-        let mut found = canon.count_athlete_rows(5).await?;
-        found.retain(|of| of.rows > 0);
-        let shown = found.iter().map(|of| (of.table, of.rows, of.is_view));
+        let mut found = entity_store.count_athlete_rows(5).await?;
+        found.retain(|counted_rows| counted_rows.rows > 0);
+        let shown = found
+            .iter()
+            .map(|counted_rows| (counted_rows.table, counted_rows.rows, counted_rows.is_view));
         Ok(shown.collect())
     };
     let apps = [("authorizations", 1, true), ("efforts", 2, true)];
     let ours = ("athletes", 1, false);
     assert_eq!(found().await?, [&apps[..], &[ours]].concat());
-    while canon.erase_rows(5, 10, 1).await? > 0 {}
-    canon.notify_groups_of(5, 1).await?;
+    while entity_store.erase_rows(5, 10, 1).await? > 0 {}
+    entity_store.notify_groups_of(5, 1).await?;
     let groups: Groups = [(1, 5), (3, 5)].into();
-    assert_eq!(told(&canon, Source::Efforts).await?, groups);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, groups);
     let groups: Groups = [(8, 5)].into();
-    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        groups
+    );
     assert_eq!(found().await?, apps);
     let group = Group { key: 1, member: 5 };
-    canon.erase_groups(Source::Efforts, &[group]).await?;
+    entity_store.erase_groups(Source::Efforts, &[group]).await?;
     assert_eq!(found().await?, apps);
     Ok(())
 }
 
 /// Where authorizations and applications are views, the rows of the views are counted, and the
 /// counters are in our table.
-async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Result<()> {
+async fn athletes_of_an_apps_own_tables_are_recounted(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     schema.run(
         "DROP TABLE authorizations; DROP TABLE applications;
@@ -79,9 +86,9 @@ async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Resu
          CREATE VIEW authorizations AS SELECT id, app AS application_id, athlete AS athlete_id,
              5 AS created_at_us, ended AS revoked_at_us, 0 AS version FROM grants;",
     );
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let recorded = async || -> Result<Vec<(i64, i64, Option<u64>)>> {
-        let all = canon.counted_applications_after(None, 10).await?;
+        let all = entity_store.counted_applications_after(None, 10).await?;
         let shown = |one: CountedApplication| {
             let recounted = one.recorded.map(|recounted| recounted.connected);
             (one.application_id, one.athlete_capacity, recounted)
@@ -98,8 +105,8 @@ async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Resu
         ("INSERT INTO grants VALUES (6, 2, 8, NULL);", [1, 1, 1]),
     ] {
         schema.run(statement);
-        let counted = canon.recount(&[1, 2, 3], 1).await?;
-        canon.record_recounts(&counted).await?;
+        let counted = entity_store.recount(&[1, 2, 3], 1).await?;
+        entity_store.record_recounts(&counted).await?;
         let found: Vec<_> = recorded().await?.into_iter().map(|one| one.2).collect();
         assert_eq!(found, expected.map(Some), "{statement}");
     }
@@ -109,23 +116,23 @@ async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Resu
 pub(super) type Groups = BTreeSet<(i64, i64)>;
 
 /// The groups of the notifications in the outbox, which is emptied.
-pub(super) async fn told(canon: &EntityStore, source: Source) -> Result<Groups> {
-    let pending = canon
+pub(super) async fn take_groups(entity_store: &EntityStore, source: Source) -> Result<Groups> {
+    let pending = entity_store
         .pending_notifications(source, i64::MAX, 10_000)
         .await?;
-    let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
-    canon.remove_notifications(&ids).await?;
+    let ids: Vec<i64> = pending.iter().map(|take_groups| take_groups.id).collect();
+    entity_store.remove_notifications(&ids).await?;
     let groups = pending
         .iter()
-        .map(|told| (told.group.key, told.group.member));
+        .map(|take_groups| (take_groups.group.key, take_groups.group.member));
     Ok(groups.collect())
 }
 
 /// Changes to our tables by an app's statements are published and counted.
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
+async fn writes_of_an_app_are_published(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     for (statement, expected) in [
         (
             "INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
@@ -161,9 +168,9 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
     ] {
         schema.run(statement);
         let expected: Groups = expected.into_iter().collect();
-        assert_eq!(told(&canon, Source::Efforts).await?, expected, "{statement}");
+        assert_eq!(take_groups(&entity_store, Source::Efforts).await?, expected, "{statement}");
     }
-    let rows: Vec<_> = canon
+    let rows: Vec<_> = entity_store
         .dump(Source::Efforts, None, 10)
         .await?
         .try_collect()
@@ -177,9 +184,9 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
     assert!(rows.iter().all(|row| row.athlete_is_disqualified));
     schema.run("DELETE FROM disqualified;");
     let groups: Groups = [(2, 3), (7, 3), (9, 3)].into();
-    assert_eq!(told(&canon, Source::Efforts).await?, groups);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, groups);
 
-    canon
+    entity_store
         .apply(&[Entity::Application(application(1, 0))], 1)
         .await?;
     let insert =
@@ -221,7 +228,7 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
         schema.run(&statement);
         let expected: Groups = groups.into_iter().collect();
         assert_eq!(
-            told(&canon, Source::Authorizations).await?,
+            take_groups(&entity_store, Source::Authorizations).await?,
             expected,
             "{statement}"
         );
@@ -229,20 +236,26 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
             connected,
             capacity: 0,
         };
-        assert_eq!(canon.authorize(1, 999, 1).await?, full, "{statement}");
+        assert_eq!(
+            entity_store.authorize(1, 999, 1).await?,
+            full,
+            "{statement}"
+        );
     }
     // The store publishes its own changes once.
     let rows = [
         Entity::Effort(effort(50, 1, 3)),
         Entity::Authorization(authorization(50, 1, 3)),
     ];
-    let applied = canon.apply(&rows, 1).await?;
+    let applied = entity_store.apply(&rows, 1).await?;
     for source in Source::LOGGED {
-        let pending = canon.pending_notifications(source, i64::MAX, 10).await?;
+        let pending = entity_store
+            .pending_notifications(source, i64::MAX, 10)
+            .await?;
         assert!(
             pending
                 .iter()
-                .all(|told| applied.notifications.contains(told))
+                .all(|take_groups| applied.notifications.contains(take_groups))
         );
     }
     assert_eq!(applied.notifications.len(), 2);
@@ -256,7 +269,7 @@ async fn an_apps_own_tables_are_read(server: Server) -> Result<()> {
     let rides = "INSERT INTO app.rides VALUES
         (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001', 'Europe/Berlin', false, NULL);";
     let app = App::new(&schema, "", rides);
-    follow(&schema, &app).await
+    check_published(&schema, &app).await
 }
 
 /// An app's tables, with views and triggers as in the example.
@@ -304,13 +317,16 @@ impl App {
             ),
         };
         let backstitch = format!("{}.", schema.name());
-        schema.run(&app.named(&(make + rows)));
-        schema.run(&app.named(example).replace("backstitch.", &backstitch));
+        schema.run(&app.with_table_names(&(make + rows)));
+        schema.run(
+            &app.with_table_names(example)
+                .replace("backstitch.", &backstitch),
+        );
         app
     }
 
     /// Statements with the names of these tables filled in.
-    pub(super) fn named(&self, statements: &str) -> String {
+    pub(super) fn with_table_names(&self, statements: &str) -> String {
         statements.replace("app.", &format!("{}.", self.name))
     }
 }
@@ -330,10 +346,10 @@ impl Drop for App {
 }
 
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn follow(schema: &Schema, app: &App) -> Result<()> {
-    let canon = schema.canon().await?;
+async fn check_published(schema: &Schema, app: &App) -> Result<()> {
+    let entity_store = schema.open_store().await?;
     let dump = async || -> Result<Vec<_>> {
-        let batches: Vec<_> = canon
+        let batches: Vec<_> = entity_store
             .dump(Source::Efforts, None, 10)
             .await?
             .try_collect()
@@ -368,10 +384,10 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
             vec![(5, 3)],
         ),
     ] {
-        schema.run(&app.named(statement));
+        schema.run(&app.with_table_names(statement));
         let expected: Groups = expected.into_iter().collect();
         assert_eq!(
-            told(&canon, Source::Efforts).await?,
+            take_groups(&entity_store, Source::Efforts).await?,
             expected,
             "{statement}"
         );
@@ -383,10 +399,12 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
     });
     let groups: Vec<_> = groups.collect();
     assert_eq!(
-        effort_rows(&canon.groups(Source::Efforts, &groups).await?),
+        effort_rows(&entity_store.groups(Source::Efforts, &groups).await?),
         rows
     );
-    let bounded = canon.first_groups(Source::Efforts, &groups, 1).await?;
+    let bounded = entity_store
+        .first_groups(Source::Efforts, &groups, 1)
+        .await?;
     assert_eq!((bounded.groups, bounded.rows.num_rows()), (1, 1));
     assert_eq!((rows[0].elapsed_time_s, rows[0].is_deleted), (44, false));
     assert_eq!((rows[1].is_hidden, rows[1].is_deleted), (true, true));
@@ -401,25 +419,28 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
     // The app lists disqualified athletes in our table, or in its own view that replaces our table.
     schema.run("INSERT INTO disqualified VALUES (3);");
     let both: Groups = [(2, 3), (5, 3)].into();
-    assert_eq!(told(&canon, Source::Efforts).await?, both);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, both);
     assert!(dump().await?.iter().all(|row| row.athlete_is_disqualified));
-    schema.run(&app.named(
+    schema.run(&app.with_table_names(
         "DROP TABLE disqualified;
          CREATE VIEW disqualified AS SELECT id AS athlete_id FROM app.riders WHERE gender = 'X';",
     ));
     assert!(!dump().await?.iter().any(|row| row.athlete_is_disqualified));
 
     for row in [Entity::Effort(effort(9, 9, 9)), Entity::Athlete(athlete(9))] {
-        let error = canon.apply(&[row], 1).await.expect_err("it is the app's");
+        let error = entity_store
+            .apply(&[row], 1)
+            .await
+            .expect_err("a table of the app");
         assert_eq!(error.kind(), ErrorKind::Reject);
         assert!(error.to_string().contains("view of an app"), "{error}");
     }
     // The other tables are still ours.
-    canon
+    entity_store
         .apply(&[Entity::Application(application(1, 5))], 1)
         .await?;
     assert!(matches!(
-        canon.authorize(1, 2, 1).await?,
+        entity_store.authorize(1, 2, 1).await?,
         AuthorizeOutcome::New { .. }
     ));
     let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
@@ -430,7 +451,7 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
 /// `check` names unreadable columns of a view with their actual and required types, and the store
 /// does not open. Narrower integers and decimals are read as they are.
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
+async fn unreadable_columns_are_named(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let (small, moment) = match server {
         Server::Postgres => ("smallint", "timestamp"),
@@ -471,15 +492,15 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
         ],
     };
     for (column, is, has_to_be) in expected {
-        let named = diagnostics.iter().filter(|flaw| {
+        let with_table_names = diagnostics.iter().filter(|flaw| {
             flaw.contains(&format!("the column {column} of the view"))
                 && flaw.contains(is)
                 && flaw.contains(has_to_be)
         });
-        assert_eq!(named.count(), 1, "{column}: {diagnostics:#?}");
+        assert_eq!(with_table_names.count(), 1, "{column}: {diagnostics:#?}");
     }
     assert_eq!(diagnostics.len(), expected.len(), "{diagnostics:#?}");
-    let error = schema.canon().await.expect_err("it can't be read");
+    let error = schema.open_store().await.expect_err("an unreadable file");
     assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
     assert!(error.to_string().contains("started_at_us"), "{error}");
 
@@ -509,20 +530,20 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
         "{diagnostics:?}"
     );
     // A slow view is not an error.
-    let canon = schema.canon().await?;
-    assert_eq!(canon.club_members(2).await?, [3]);
-    assert_eq!(canon.application(1).await?, None);
+    let entity_store = schema.open_store().await?;
+    assert_eq!(entity_store.club_members(2).await?, [3]);
+    assert_eq!(entity_store.application(1).await?, None);
     let group = Group { key: 2, member: 3 };
-    let rows = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
+    let rows = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
     assert_eq!((rows.len(), rows[0].weight_kg), (1, Some(61.25)));
-    let dumped: Vec<_> = canon
+    let dumped: Vec<_> = entity_store
         .dump(Source::Efforts, None, 10)
         .await?
         .try_collect()
         .await?;
     assert_eq!(effort_rows(&dumped[0]), rows);
     let row = Entity::Effort(effort(1, 2, 3));
-    assert_eq!(canon.versions(&[row]).await?, [Some(0)]);
+    assert_eq!(entity_store.versions(&[row]).await?, [Some(0)]);
 
     schema.run("CREATE INDEX by_group ON rides (segment_id, athlete_id, id);");
     let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;

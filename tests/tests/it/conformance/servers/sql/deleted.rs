@@ -1,4 +1,4 @@
-//! Athletes whom an app deletes with its own SQL have no connections.
+//! Athletes that an app deletes with its own SQL have no connections.
 
 use schemas::entities::{Athlete, Entity, Group};
 use schemas::source::Source;
@@ -7,18 +7,18 @@ use stores::admin::EntityAdmin;
 use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::notices::Notices;
 use stores::sql::EntityStore;
-use tests::conformance::canon_rows::{application, athlete, authorization, authorization_rows};
+use tests::conformance::entity_rows::{application, athlete, authorization, authorization_rows};
 
-use super::apps::{Groups, told};
+use super::apps::{Groups, take_groups};
 use super::{Schema, Server};
 
 super::on_both! {
-    whom_an_app_deletes_is_connected_to_nothing
-    a_connection_and_a_deletion_may_pass_each_other
-    a_counter_that_an_app_holds_stops_nothing
+    athletes_deleted_by_an_app_have_no_connections
+    a_concurrent_connection_and_deletion_agree
+    a_counter_locked_by_an_app_delays_nothing_else
     a_deleted_athlete_reaches_no_threshold
-    an_apps_own_authorizations_are_told_of
-    counters_know_who_is_deleted
+    an_apps_own_authorizations_are_published
+    counters_exclude_deleted_athletes
     an_application_that_is_deleted_is_unknown
 }
 
@@ -26,12 +26,12 @@ const INSERT: &str =
     "INSERT INTO authorizations (id, application_id, athlete_id, created_at_us, revoked_at_us)";
 
 /// An application with room for ten.
-async fn set(server: Server) -> Result<(Schema, EntityStore)> {
+async fn new_application(server: Server) -> Result<(Schema, EntityStore)> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let rows = [1, 2].map(|id| Entity::Application(application(id, 10)));
-    canon.apply(&rows, 1).await?;
-    Ok((schema, canon))
+    entity_store.apply(&rows, 1).await?;
+    Ok((schema, entity_store))
 }
 
 fn line(id: i64, is_deleted: bool) -> Entity {
@@ -42,23 +42,23 @@ fn line(id: i64, is_deleted: bool) -> Entity {
 }
 
 /// The number of connected athletes, according to the counters.
-async fn counted(canon: &EntityStore) -> Result<Vec<i64>> {
-    let found = canon.usages_by_id(&[1, 2]).await?;
+async fn connected_counts(entity_store: &EntityStore) -> Result<Vec<i64>> {
+    let found = entity_store.usages_by_id(&[1, 2]).await?;
     Ok(found
         .into_iter()
         .map(|usage| usage.connected.unwrap_or(-1))
         .collect())
 }
 
-async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<()> {
-    let (schema, canon) = set(server).await?;
+async fn athletes_deleted_by_an_app_have_no_connections(server: Server) -> Result<()> {
+    let (schema, entity_store) = new_application(server).await?;
     schema.run(&format!(
         "INSERT INTO athletes (id) VALUES (10), (11);
          {INSERT} VALUES (1, 1, 10, 5, NULL), (2, 1, 10, 5, NULL), (3, 1, 11, 5, NULL),
              (4, 2, 10, 5, NULL), (5, 2, 12, 5, NULL), (6, 2, 11, 5, 6);"
     ));
-    told(&canon, Source::Authorizations).await?;
-    assert_eq!(counted(&canon).await?, [2, 2]);
+    take_groups(&entity_store, Source::Authorizations).await?;
+    assert_eq!(connected_counts(&entity_store).await?, [2, 2]);
     for (statement, groups, connected) in [
         (
             "UPDATE athletes SET is_deleted = true WHERE id = 10;",
@@ -98,11 +98,15 @@ async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<(
         schema.run(statement);
         let groups: Groups = groups.into_iter().collect();
         assert_eq!(
-            told(&canon, Source::Authorizations).await?,
+            take_groups(&entity_store, Source::Authorizations).await?,
             groups,
             "{statement}"
         );
-        assert_eq!(counted(&canon).await?, connected, "{statement}");
+        assert_eq!(
+            connected_counts(&entity_store).await?,
+            connected,
+            "{statement}"
+        );
         let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
         assert_eq!(diagnostics, Vec::<String>::new(), "{statement}");
     }
@@ -111,38 +115,52 @@ async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<(
 
 /// Neither of two transactions sees the other. Whichever commits later, the athlete is not counted,
 /// and a later notification covers the pair.
-async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Result<()> {
-    let (schema, canon) = set(server).await?;
+async fn a_concurrent_connection_and_deletion_agree(server: Server) -> Result<()> {
+    let (schema, entity_store) = new_application(server).await?;
     schema.run("INSERT INTO athletes (id) VALUES (10), (11), (12);");
-    told(&canon, Source::Authorizations).await?;
+    take_groups(&entity_store, Source::Authorizations).await?;
 
     // The app deletes the athlete while the athlete connects through our API.
     let mut app = server.session();
     app.run(&schema.inside());
     app.run("BEGIN; UPDATE athletes SET is_deleted = true WHERE id = 10;");
-    let AuthorizeOutcome::New { notification, .. } = canon.authorize(1, 10, 1).await? else {
+    let AuthorizeOutcome::New { notification, .. } = entity_store.authorize(1, 10, 1).await? else {
         panic!("there is room");
     };
-    canon.remove_notifications(&[notification.id]).await?;
-    assert_eq!(counted(&canon).await?, [1, 0]);
+    entity_store
+        .remove_notifications(&[notification.id])
+        .await?;
+    assert_eq!(connected_counts(&entity_store).await?, [1, 0]);
     app.run("COMMIT;");
     let both: Groups = [(1, 10)].into();
-    assert_eq!(told(&canon, Source::Authorizations).await?, both);
-    assert_eq!(counted(&canon).await?, [0, 0]);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        both
+    );
+    assert_eq!(connected_counts(&entity_store).await?, [0, 0]);
 
     // The app connects the athlete while a line deletes the athlete.
     app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 11, 5, NULL);"));
-    let applied = canon.apply(&[line(11, true)], 1).await?;
+    let applied = entity_store.apply(&[line(11, true)], 1).await?;
     assert_eq!(applied.notifications, []);
-    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        [].into()
+    );
     app.run("COMMIT;");
     // Published twice: for the app's change, and for the conflict that was found.
     for _ in 0..2 {
         let groups: Groups = [(2, 11)].into();
-        assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+        assert_eq!(
+            take_groups(&entity_store, Source::Authorizations).await?,
+            groups
+        );
     }
-    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
-    assert_eq!(counted(&canon).await?, [0, 0]);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        [].into()
+    );
+    assert_eq!(connected_counts(&entity_store).await?, [0, 0]);
 
     // The app connects the athlete in a transaction with an old snapshot.
     let level = match server {
@@ -153,14 +171,17 @@ async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Resu
         "SET SESSION {level} TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
     ));
     assert_eq!(app.run("BEGIN; SELECT count(*) FROM athletes;"), "3");
-    canon.apply(&[line(12, true)], 1).await?;
-    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
-    app.run(&format!("{INSERT} VALUES (6, 2, 12, 5, NULL); COMMIT;"));
-    told(&canon, Source::Authorizations).await?;
-    told(&canon, Source::Authorizations).await?;
-    assert_eq!(counted(&canon).await?, [0, 0]);
+    entity_store.apply(&[line(12, true)], 1).await?;
     assert_eq!(
-        canon.authorize(2, 12, 1).await?,
+        take_groups(&entity_store, Source::Authorizations).await?,
+        [].into()
+    );
+    app.run(&format!("{INSERT} VALUES (6, 2, 12, 5, NULL); COMMIT;"));
+    take_groups(&entity_store, Source::Authorizations).await?;
+    take_groups(&entity_store, Source::Authorizations).await?;
+    assert_eq!(connected_counts(&entity_store).await?, [0, 0]);
+    assert_eq!(
+        entity_store.authorize(2, 12, 1).await?,
         AuthorizeOutcome::AthleteDeleted
     );
     let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
@@ -170,35 +191,44 @@ async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Resu
 
 /// An app locks the counter of an application. Other notifications are still published. Connections
 /// of deleted athletes are moved once the lock is released.
-async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()> {
-    let (schema, canon) = set(server).await?;
+async fn a_counter_locked_by_an_app_delays_nothing_else(server: Server) -> Result<()> {
+    let (schema, entity_store) = new_application(server).await?;
     schema.run(&format!(
         "INSERT INTO athletes (id) VALUES (10), (11), (12);
          {INSERT} VALUES (1, 1, 10, 5, NULL), (2, 2, 10, 5, NULL), (3, 2, 11, 5, NULL);
          INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
          VALUES (1, 7, 10, 1, 60, 5);"
     ));
-    told(&canon, Source::Authorizations).await?;
-    told(&canon, Source::Efforts).await?;
+    take_groups(&entity_store, Source::Authorizations).await?;
+    take_groups(&entity_store, Source::Efforts).await?;
     let mut app = server.session();
     app.run(&schema.inside());
     app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 12, 5, NULL);"));
     schema.run("UPDATE athletes SET is_deleted = true WHERE id = 10;");
     // A deletion by a line does not wait for the lock either.
-    canon.apply(&[line(11, true)], 1).await?;
+    entity_store.apply(&[line(11, true)], 1).await?;
     let began = std::time::Instant::now();
-    assert_eq!(told(&canon, Source::Efforts).await?, [(7, 10)].into());
     assert_eq!(
-        told(&canon, Source::Authorizations).await?,
+        take_groups(&entity_store, Source::Efforts).await?,
+        [(7, 10)].into()
+    );
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
         [(1, 10)].into()
     );
     assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
-    assert_eq!(counted(&canon).await?, [0, 2]);
+    assert_eq!(connected_counts(&entity_store).await?, [0, 2]);
     app.run("COMMIT;");
     let groups: Groups = [(2, 10), (2, 11), (2, 12)].into();
-    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
-    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
-    assert_eq!(counted(&canon).await?, [0, 1]);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        groups
+    );
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        [].into()
+    );
+    assert_eq!(connected_counts(&entity_store).await?, [0, 1]);
     let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
     assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
@@ -206,36 +236,36 @@ async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()>
 
 /// Lines that connect a deleted athlete reach no threshold, in any order relative to the deletion.
 async fn a_deleted_athlete_reaches_no_threshold(server: Server) -> Result<()> {
-    let (_schema, canon) = set(server).await?;
+    let (_schema, entity_store) = new_application(server).await?;
     let mut rows: Vec<Entity> = (1..=7)
         .map(|id| Entity::Authorization(authorization(id, 1, id)))
         .collect();
-    canon.apply(&rows, 1).await?;
-    canon.apply(&[line(90, true)], 1).await?;
+    entity_store.apply(&rows, 1).await?;
+    entity_store.apply(&[line(90, true)], 1).await?;
     rows = vec![
         Entity::Authorization(authorization(90, 1, 90)),
         Entity::Authorization(authorization(91, 1, 91)),
         line(91, true),
     ];
-    canon.apply(&rows, 1).await?;
-    assert_eq!(counted(&canon).await?, [7, 0]);
-    assert_eq!(canon.notices(None, None, 10).await?, []);
-    canon.apply(&[line(90, false)], 1).await?;
-    assert_eq!(counted(&canon).await?, [8, 0]);
-    let noted = canon.notices(None, None, 10).await?;
-    let noted: Vec<_> = noted
+    entity_store.apply(&rows, 1).await?;
+    assert_eq!(connected_counts(&entity_store).await?, [7, 0]);
+    assert_eq!(entity_store.notices(None, None, 10).await?, []);
+    entity_store.apply(&[line(90, false)], 1).await?;
+    assert_eq!(connected_counts(&entity_store).await?, [8, 0]);
+    let recorded = entity_store.notices(None, None, 10).await?;
+    let recorded: Vec<_> = recorded
         .iter()
         .map(|one| (one.threshold, one.connected))
         .collect();
-    assert_eq!(noted, [(80, 8)]);
+    assert_eq!(recorded, [(80, 8)]);
     Ok(())
 }
 
 /// With an app's own authorizations, all of an athlete's authorizations are published and read
 /// together with the athlete.
-async fn an_apps_own_authorizations_are_told_of(server: Server) -> Result<()> {
-    let (schema, canon) = set(server).await?;
-    drop(canon);
+async fn an_apps_own_authorizations_are_published(server: Server) -> Result<()> {
+    let (schema, entity_store) = new_application(server).await?;
+    drop(entity_store);
     schema.run(
         "DROP TABLE authorizations;
          CREATE TABLE grants (id BIGINT PRIMARY KEY, client BIGINT, rider BIGINT);
@@ -243,33 +273,41 @@ async fn an_apps_own_authorizations_are_told_of(server: Server) -> Result<()> {
              5 AS created_at_us, NULLIF(1, 1) AS revoked_at_us, 0 AS version FROM grants;
          INSERT INTO grants VALUES (1, 1, 10), (2, 2, 10), (3, 2, 11);",
     );
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let read = async |key, member| -> Result<bool> {
         let group = [Group { key, member }];
-        let rows = canon.groups(Source::Authorizations, &group).await?;
+        let rows = entity_store.groups(Source::Authorizations, &group).await?;
         Ok(authorization_rows(&rows)[0].athlete_is_deleted)
     };
     assert!(!read(1, 10).await?);
     schema.run("INSERT INTO athletes (id, is_deleted) VALUES (10, true);");
     let groups: Groups = [(1, 10), (2, 10)].into();
-    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        groups
+    );
     assert!(read(1, 10).await? && !read(2, 11).await?);
-    canon.apply(&[line(10, false), line(11, true)], 1).await?;
+    entity_store
+        .apply(&[line(10, false), line(11, true)], 1)
+        .await?;
     let groups: Groups = [(1, 10), (2, 10), (2, 11)].into();
-    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        groups
+    );
     assert!(!read(1, 10).await? && read(2, 11).await?);
     Ok(())
 }
 
 /// A recount leaves deleted athletes out, and `check` names counters that include them.
-async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
-    let (schema, canon) = set(server).await?;
+async fn counters_exclude_deleted_athletes(server: Server) -> Result<()> {
+    let (schema, entity_store) = new_application(server).await?;
     schema.run(&format!(
         "INSERT INTO athletes (id, is_deleted) VALUES (10, true);
          {INSERT} VALUES (1, 1, 10, 5, NULL), (2, 1, 11, 5, NULL), (3, 2, 10, 5, NULL);"
     ));
-    told(&canon, Source::Authorizations).await?;
-    assert_eq!(counted(&canon).await?, [1, 0]);
+    take_groups(&entity_store, Source::Authorizations).await?;
+    assert_eq!(connected_counts(&entity_store).await?, [1, 0]);
     // The state that an earlier version would have left.
     schema.run(
         "UPDATE connections SET is_away = false;
@@ -281,9 +319,9 @@ async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
         diagnostics.len() == 1 && diagnostics[0].contains("applications 1, 2"),
         "{diagnostics:#?}"
     );
-    let anew = EntityStore::recount(&schema.options, &schema.namespace).await?;
-    assert_eq!(anew, [1, 2]);
-    assert_eq!(counted(&canon).await?, [1, 0]);
+    let recounted = EntityStore::recount(&schema.options, &schema.namespace).await?;
+    assert_eq!(recounted, [1, 2]);
+    assert_eq!(connected_counts(&entity_store).await?, [1, 0]);
     let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
     assert_eq!(diagnostics, Vec::<String>::new());
     Ok(())
@@ -291,29 +329,35 @@ async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
 
 /// An app deletes an application, with or without its authorizations.
 async fn an_application_that_is_deleted_is_unknown(server: Server) -> Result<()> {
-    let (schema, canon) = set(server).await?;
+    let (schema, entity_store) = new_application(server).await?;
     let rows = [(1, 1, 10), (2, 2, 10), (3, 2, 11)]
         .map(|(id, key, member)| Entity::Authorization(authorization(id, key, member)));
-    canon.apply(&rows, 1).await?;
-    told(&canon, Source::Authorizations).await?;
+    entity_store.apply(&rows, 1).await?;
+    take_groups(&entity_store, Source::Authorizations).await?;
     schema.run("DELETE FROM applications WHERE id = 2;");
     let unknown = AuthorizeOutcome::UnknownApplication;
-    assert_eq!(canon.authorize(2, 12, 1).await?, unknown);
-    assert_eq!(canon.authorize(2, 10, 1).await?, unknown);
-    assert_eq!(counted(&canon).await?, [1]);
-    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    assert_eq!(entity_store.authorize(2, 12, 1).await?, unknown);
+    assert_eq!(entity_store.authorize(2, 10, 1).await?, unknown);
+    assert_eq!(connected_counts(&entity_store).await?, [1]);
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        [].into()
+    );
     // Its athletes are connected when the application comes back, unless their authorizations were
     // deleted, too.
-    canon
+    entity_store
         .apply(&[Entity::Application(application(2, 10))], 1)
         .await?;
-    assert_eq!(counted(&canon).await?, [1, 2]);
+    assert_eq!(connected_counts(&entity_store).await?, [1, 2]);
     schema.run("DELETE FROM applications WHERE id = 2; DELETE FROM authorizations WHERE application_id = 2;");
     let groups: Groups = [(2, 10), (2, 11)].into();
-    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
-    canon
+    assert_eq!(
+        take_groups(&entity_store, Source::Authorizations).await?,
+        groups
+    );
+    entity_store
         .apply(&[Entity::Application(application(2, 10))], 1)
         .await?;
-    assert_eq!(counted(&canon).await?, [1, 0]);
+    assert_eq!(connected_counts(&entity_store).await?, [1, 0]);
     Ok(())
 }

@@ -8,7 +8,7 @@ use schemas::source::Source;
 use stores::entities::{EntityRead, EntityWrite};
 use stores::sql::{EntityStore, SqlOptions};
 use stores::{ErrorKind, Result};
-use tests::conformance::canon_rows::{authorization, effort, effort_rows};
+use tests::conformance::entity_rows::{authorization, effort, effort_rows};
 
 use super::{Schema, Server};
 
@@ -18,7 +18,7 @@ super::on_both! {
 }
 
 /// A key with more rows than many ranges.
-const HOT: i64 = 77;
+const LARGE_KEY: i64 = 77;
 const ROWS: i64 = 6_000;
 
 /// A schema with very different numbers of rows by key, and a store that reads it in small ranges.
@@ -28,10 +28,10 @@ async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
         dump_range_rows: 250,
         ..schema.options.clone()
     };
-    let canon = EntityStore::open(&options, &schema.namespace).await?;
+    let entity_store = EntityStore::open(&options, &schema.namespace).await?;
     let row = |id: i64| {
         let key = match id {
-            0..2_000 => HOT,
+            0..2_000 => LARGE_KEY,
             2_000..2_300 => i64::MIN,
             2_300..2_310 => i64::MAX,
             _ => id * id % 997 * 1_000_003,
@@ -39,14 +39,14 @@ async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
         Entity::Effort(effort(id, key, id * 7 % 31))
     };
     let rows: Vec<Entity> = (0..ROWS).map(row).collect();
-    canon.apply(&rows, 1).await?;
-    Ok((schema, canon))
+    entity_store.apply(&rows, 1).await?;
+    Ok((schema, entity_store))
 }
 
 /// The keys, athletes and ids of a dump; checks the order.
-async fn ids(canon: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
+async fn ids(entity_store: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
     let mut rows = Vec::new();
-    let mut dump = canon.dump(Source::Efforts, keys, 100).await?;
+    let mut dump = entity_store.dump(Source::Efforts, keys, 100).await?;
     while let Some(batch) = dump.try_next().await? {
         assert!((1..=100).contains(&batch.num_rows()));
         let batch = effort_rows(&batch);
@@ -63,8 +63,8 @@ async fn ids(canon: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64,
 /// All rows come once and in order while rows change, with and without table statistics of the
 /// server. So do the rows of many keys.
 async fn ranges_follow_each_other(server: Server) -> Result<()> {
-    let (schema, canon) = filled(server).await?;
-    let all = ids(&canon, None).await?;
+    let (schema, entity_store) = filled(server).await?;
+    let all = ids(&entity_store, None).await?;
     assert_eq!(all.len(), 6_000);
     let keys: Vec<i64> = all
         .iter()
@@ -72,7 +72,7 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    assert_eq!(keys.iter().filter(|key| **key == HOT).count(), 1);
+    assert_eq!(keys.iter().filter(|key| **key == LARGE_KEY).count(), 1);
 
     for is_counted in [false, true] {
         if is_counted {
@@ -81,24 +81,28 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
                 Server::MariaDb => "DO 0; ANALYZE TABLE efforts;",
             });
         }
-        assert_eq!(ids(&canon, None).await?, all, "counted: {is_counted}");
         assert_eq!(
-            ids(&canon, Some(&keys)).await?,
+            ids(&entity_store, None).await?,
+            all,
+            "counted: {is_counted}"
+        );
+        assert_eq!(
+            ids(&entity_store, Some(&keys)).await?,
             all,
             "counted: {is_counted}"
         );
         for some in [
             &keys[..1],
             &keys[3..200],
-            &[HOT, -5][..],
+            &[LARGE_KEY, -5][..],
             &[i64::MAX, 0][..],
         ] {
             let expected = all.iter().filter(|row| some.contains(&row.0));
             let expected: Vec<_> = expected.copied().collect();
-            assert_eq!(ids(&canon, Some(some)).await?, expected);
+            assert_eq!(ids(&entity_store, Some(some)).await?, expected);
         }
         // No part of the dump shows a concurrent change.
-        let dump = canon.dump(Source::Efforts, None, 100).await?;
+        let dump = entity_store.dump(Source::Efforts, None, 100).await?;
         let more: Vec<Entity> = (10_000..10_500)
             .map(|id| {
                 Entity::Effort(effort(
@@ -108,11 +112,11 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
                 ))
             })
             .collect();
-        canon.apply(&more, 1).await?;
+        entity_store.apply(&more, 1).await?;
         let seen: Vec<_> = dump.try_collect().await?;
         let seen: usize = seen.iter().map(arrow::array::RecordBatch::num_rows).sum();
         assert_eq!(seen, all.len(), "as of the beginning");
-        assert_eq!(ids(&canon, None).await?.len(), all.len() + 500);
+        assert_eq!(ids(&entity_store, None).await?.len(), all.len() + 500);
         schema.run("DELETE FROM efforts WHERE id >= 10000;");
     }
     // A small or empty table is one range.
@@ -120,11 +124,11 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
         .map(|id| Entity::Authorization(authorization(id, 1, id)))
         .collect();
     for expected in [0, 3] {
-        let dump = canon.dump(Source::Authorizations, None, 10).await?;
+        let dump = entity_store.dump(Source::Authorizations, None, 10).await?;
         let dumped: Vec<_> = dump.try_collect().await?;
         let dumped: usize = dumped.iter().map(arrow::array::RecordBatch::num_rows).sum();
         assert_eq!(dumped, expected);
-        canon.apply(&rows, 1).await?;
+        entity_store.apply(&rows, 1).await?;
     }
     Ok(())
 }
@@ -132,8 +136,8 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
 /// All connections share one snapshot. If the connection that exported it ends first, the dump
 /// fails, and a new one may start.
 async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
-    let (schema, canon) = filled(server).await?;
-    let mut dump = canon.dump(Source::Efforts, None, 100).await?;
+    let (schema, entity_store) = filled(server).await?;
+    let mut dump = entity_store.dump(Source::Efforts, None, 100).await?;
     dump.try_next().await?.expect("a batch");
     let name = schema.name();
     match server {
@@ -178,7 +182,7 @@ async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
     assert!(rows < 6_000);
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.to_string().contains("start again"), "{error}");
-    assert!(dump.try_next().await?.is_none(), "nothing comes after it");
-    assert_eq!(ids(&canon, None).await?.len(), 6_000);
+    assert!(dump.try_next().await?.is_none(), "rows follow it");
+    assert_eq!(ids(&entity_store, None).await?.len(), 6_000);
     Ok(())
 }

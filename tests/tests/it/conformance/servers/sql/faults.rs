@@ -14,23 +14,23 @@ use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::keys::{AdminAction, Keys};
 use stores::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
-use tests::conformance::canon_rows::effort;
+use tests::conformance::entity_rows::effort;
 use tests::proxy::{Gate, Holds, Proxy};
 use tests::servers;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::super::{PATIENCE, patiently};
+use super::super::{WAIT_MAX, retry_until_ok};
 use super::{Schema, Server};
 
 super::on_both! {
-    a_connection_that_hangs_ends
-    a_server_that_is_not_there_is_named
-    schemas_are_made_once
+    a_hanging_connection_times_out
+    an_unreachable_server_is_named
+    schemas_are_created_once
     a_changed_migration_is_refused
-    what_is_wrong_is_named
-    what_is_recorded_is_there_once
-    a_lost_commit_is_recognized
+    wrong_logins_are_named
+    actions_are_recorded_once
+    a_lost_commit_is_detected
     a_repeated_call_leaves_later_changes_alone
     statements_are_prepared_once
 }
@@ -52,7 +52,7 @@ fn through(proxy: &Proxy, schema: &Schema) -> SqlOptions {
 }
 
 /// No call waits longer than its timeout when no more bytes arrive, and later calls succeed.
-async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
+async fn a_hanging_connection_times_out(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
@@ -64,38 +64,42 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
         dump_timeout_ms: 700,
         ..through(&proxy, &schema)
     };
-    let canon = patiently(async || EntityStore::open(&options, &schema.namespace).await).await;
+    let entity_store =
+        retry_until_ok(async || EntityStore::open(&options, &schema.namespace).await).await;
     let rows: Vec<Entity> = (0..50_000)
         .map(|id| Entity::Effort(effort(id, id, 1)))
         .collect();
-    schema.canon().await?.apply(&rows, 1).await?;
-    let begun = async || {
-        let mut dump = canon.dump(Source::Efforts, None, 100).await?;
+    schema.open_store().await?.apply(&rows, 1).await?;
+    let started = async || {
+        let mut dump = entity_store.dump(Source::Efforts, None, 100).await?;
         dump.try_next().await?.expect("a batch");
         Ok(dump)
     };
-    let mut dump = patiently(begun).await;
+    let mut dump = retry_until_ok(started).await;
 
     gate.hold(Holds::Everything);
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..3 {
-        let error = canon.club_members(1).await.expect_err("it hangs");
+        let error = entity_store.club_members(1).await.expect_err("a timeout");
         assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
         assert!(error.to_string().contains(&proxy.address), "{error}");
     }
-    let error = canon.apply(&rows[..1], 1).await.expect_err("it hangs");
+    let error = entity_store
+        .apply(&rows[..1], 1)
+        .await
+        .expect_err("a timeout");
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     let error = loop {
         match dump.try_next().await {
-            Ok(batch) => batch.expect("it hangs before the end"),
+            Ok(batch) => batch.expect("a timeout"),
             Err(error) => break error,
         };
     };
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(
-        begun.elapsed() < Duration::from_secs(30),
+        started.elapsed() < Duration::from_secs(30),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 
     gate.hold(Holds::Nothing);
@@ -104,8 +108,8 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
         ..effort(1, 1, 1)
     });
     let rows = [row];
-    patiently(async || canon.apply(&rows, 1).await).await;
-    let versions = patiently(async || canon.versions(&rows).await).await;
+    retry_until_ok(async || entity_store.apply(&rows, 1).await).await;
+    let versions = retry_until_ok(async || entity_store.versions(&rows).await).await;
     assert_eq!(versions, [Some(2)]);
     Ok(())
 }
@@ -129,19 +133,19 @@ async fn with_lost_commit<T>(
     between: impl AsyncFnOnce() -> Result<()>,
 ) -> Result<T> {
     gate.hold_answer_to("COMMIT");
-    let held = gate.held();
+    let held_answers = gate.held();
     let cutting = async {
-        gate.held_since(held).await;
+        gate.wait_for_held(held_answers).await;
         // The server has committed; only its answer is lost. The next held answer belongs to the
         // repeated call.
-        between().await.expect("another call");
+        between().await.expect("the call in between");
         let answers = gate.held();
         gate.cut();
-        gate.held_since(answers).await;
+        gate.wait_for_held(answers).await;
         gate.hold(Holds::Nothing);
     };
     let both = async { tokio::join!(call, cutting) };
-    let (outcome, ()) = timeout(PATIENCE, both).await.expect("it ends");
+    let (outcome, ()) = timeout(WAIT_MAX, both).await.expect("the task ends");
     outcome
 }
 
@@ -150,7 +154,7 @@ async fn nothing() -> Result<()> {
 }
 
 /// An administrator's action is recorded once when the answer to its COMMIT is lost.
-async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
+async fn actions_are_recorded_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
@@ -189,7 +193,7 @@ fn application(id: i64) -> Entity {
 }
 
 /// A call that is repeated after a lost COMMIT returns its own outcome, not one of another client.
-async fn a_lost_commit_is_recognized(server: Server) -> Result<()> {
+async fn a_lost_commit_is_detected(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
@@ -250,7 +254,7 @@ async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
     let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
-    let other = schema.canon().await?;
+    let other = schema.open_store().await?;
     store.apply(&[application(1)], 1).await?;
     let by = AuditContext {
         actor: "a".to_owned(),
@@ -345,7 +349,7 @@ async fn statements_are_prepared_once(server: Server) -> Result<()> {
             let pending = store
                 .pending_notifications(source, waiting.newest, 100)
                 .await?;
-            let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
+            let ids: Vec<i64> = pending.iter().map(|problem| problem.id).collect();
             store.remove_notifications(&ids).await?;
         }
         Result::Ok(())
@@ -368,7 +372,7 @@ async fn statements_are_prepared_once(server: Server) -> Result<()> {
 }
 
 /// The error of an unreachable server names its address, and no call waits forever.
-async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
+async fn an_unreachable_server_is_named(server: Server) -> Result<()> {
     let options = SqlOptions {
         port: 1,
         retry_timeout_ms: 200,
@@ -376,7 +380,7 @@ async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
     };
     let namespace = servers::namespace();
     let opened = EntityStore::open(&options, &namespace).await;
-    let error = opened.expect_err("nobody answers");
+    let error = opened.expect_err("an unreachable server");
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
     let diagnostics = EntityStore::diagnostics(&options, &namespace).await?;
@@ -386,11 +390,11 @@ async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
 
 /// Several processes create a schema at once. Opening a missing schema fails and does not create
 /// it.
-async fn schemas_are_made_once(server: Server) -> Result<()> {
+async fn schemas_are_created_once(server: Server) -> Result<()> {
     let (options, namespace) = (server.options(), servers::namespace());
     for _ in 0..2 {
         let opened = EntityStore::open(&options, &namespace).await;
-        let error = opened.expect_err("there is no schema");
+        let error = opened.expect_err("a missing schema");
         assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
         assert!(
             error.to_string().contains("run `backstitch migrate`"),
@@ -408,7 +412,7 @@ async fn schemas_are_made_once(server: Server) -> Result<()> {
         making.spawn(async move { EntityStore::migrate(&options, &namespace).await });
     }
     while let Some(made) = making.join_next().await {
-        made.expect("it ends")?;
+        made.expect("the task ends")?;
     }
     assert!(!EntityStore::migrate(&options, &namespace).await?);
     assert_eq!(
@@ -423,7 +427,7 @@ async fn schemas_are_made_once(server: Server) -> Result<()> {
 /// A store with a changed migration, or with an older or newer schema, does not open.
 async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    for (change, back, told) in [
+    for (change, back, problem) in [
         (
             "UPDATE _sqlx_migrations SET version = 99 WHERE version = 2",
             "UPDATE _sqlx_migrations SET version = 2 WHERE version = 99",
@@ -448,38 +452,38 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
     ] {
         schema.run(&format!("{change};"));
         let error = schema
-            .canon()
+            .open_store()
             .await
-            .expect_err("it can't be used")
+            .expect_err("an unusable option")
             .to_string();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(problem), "{error}");
         let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
-        assert!(diagnostics[0].contains(told), "{diagnostics:?}");
-        if told == "was aborted" && server == Server::MariaDb {
-            // MySQL cannot roll back the migration, so it runs again.
+        assert!(diagnostics[0].contains(problem), "{diagnostics:?}");
+        if problem == "was aborted" && server == Server::MariaDb {
+            // MariaDB cannot roll back schema changes, so the migration runs again.
             assert!(EntityStore::migrate(&schema.options, &schema.namespace).await?);
-        } else if told != "older" {
+        } else if problem != "older" {
             let made = EntityStore::migrate(&schema.options, &schema.namespace).await;
             assert_eq!(made.expect_err("refused").kind(), ErrorKind::Fatal);
         }
         if !back.is_empty() {
             schema.run(&format!("{back};"));
-            schema.canon().await?;
+            schema.open_store().await?;
         }
     }
     Ok(())
 }
 
 /// Errors for an unknown user or missing rights say so, and never contain a password.
-async fn what_is_wrong_is_named(server: Server) -> Result<()> {
+async fn wrong_logins_are_named(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let name = schema.name();
-    let stranger = SqlOptions {
+    let unknown_user = SqlOptions {
         user: format!("{name}_nobody"),
         password: "open sesame".to_owned().into(),
         ..schema.options.clone()
     };
-    let diagnostics = EntityStore::diagnostics(&stranger, &schema.namespace).await?;
+    let diagnostics = EntityStore::diagnostics(&unknown_user, &schema.namespace).await?;
     assert!(
         diagnostics[0].contains("check user, password"),
         "{diagnostics:?}"
@@ -512,8 +516,10 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
         }
     });
     let diagnostics = EntityStore::diagnostics(&reader, &schema.namespace).await;
-    let canon = EntityStore::open(&reader, &schema.namespace).await?;
-    let refused = canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await;
+    let entity_store = EntityStore::open(&reader, &schema.namespace).await?;
+    let refused = entity_store
+        .apply(&[Entity::Effort(effort(1, 2, 3))], 1)
+        .await;
     schema.run(&match server {
         Server::Postgres => format!("DROP OWNED BY {user}; DROP ROLE {user};"),
         Server::MariaDb => format!("DROP USER {user}@'%';"),
@@ -524,7 +530,7 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
         diagnostics.iter().any(|flaw| flaw.contains("outbox")),
         "{diagnostics:?}"
     );
-    let error = refused.expect_err("no right");
+    let error = refused.expect_err("a missing right");
     assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
     assert!(error.to_string().contains("rights"), "{error}");
     Ok(())

@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use schemas::entities::Entity;
 use stores::entities::EntityWrite;
+use stores::namespace::Namespace;
 use stores::sql::{EntityStore, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
 use tests::certificates::Certificates;
-use tests::conformance::canon_rows::effort;
-use tests::own::free_ports;
+use tests::conformance::entity_rows::effort;
+use tests::dedicated_servers::free_ports;
 use tests::servers;
 use tokio::time::Instant;
 
 use super::Server;
 
 super::on_both! {
-    only_a_trusted_server_is_spoken_to
+    only_a_trusted_server_is_used
 }
 
 /// A server with TLS that stops with the test.
-struct Private {
+struct TlsServer {
     port: u16,
     certificates: Certificates,
     child: Child,
 }
 
-impl Private {
+impl TlsServer {
     fn start(server: Server) -> Self {
-        let certificates = Certificates::make();
+        let certificates = Certificates::generate();
         let (folder, port) = (certificates.folder(), free_ports(1));
         let child = match server {
             Server::Postgres => start_postgres(folder, port),
@@ -43,7 +44,7 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for TlsServer {
     fn drop(&mut self) {
         // Immediate shutdown: the data is no longer needed.
         run("kill", &["-QUIT", &self.child.id().to_string()]);
@@ -58,8 +59,8 @@ fn path(folder: &Path, name: &str) -> String {
 fn run(program: &str, arguments: &[&str]) {
     let ran = command(program).args(arguments).output();
     let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{program}: {said}");
+    let message = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{program}: {message}");
 }
 
 /// Finds a program, which may be in a folder of administrators' programs only.
@@ -153,10 +154,27 @@ fn start_mariadb(folder: &Path, port: u16) -> Child {
         .expect("mariadbd")
 }
 
+/// Checks that opening the store fails soon, with an error that contains both texts.
+async fn assert_refused(options: &SqlOptions, namespace: &Namespace, why: &str, what_to_do: &str) {
+    let started = Instant::now();
+    let refused = EntityStore::open(options, namespace).await;
+    let error = refused.expect_err("a certificate error");
+    assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
+    let message = error.to_string();
+    assert!(
+        message.contains(why) && message.contains(what_to_do),
+        "{message}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(30),
+        "too late: {message}"
+    );
+}
+
 /// The client connects only to a server whose certificate the configured authority signed for the
 /// host. Otherwise the error gives the reason at once.
-async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
-    let private = tokio::task::spawn_blocking(move || Private::start(server));
+async fn only_a_trusted_server_is_used(server: Server) -> Result<()> {
+    let private = tokio::task::spawn_blocking(move || TlsServer::start(server));
     let private = private.await.expect("a server");
     let namespace = servers::namespace();
     let options = SqlOptions {
@@ -168,12 +186,14 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
     };
     // Waits for the server to start.
     assert!(EntityStore::migrate(&options, &namespace).await?);
-    let canon = EntityStore::open(&options, &namespace).await?;
-    canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await?;
+    let entity_store = EntityStore::open(&options, &namespace).await?;
+    entity_store
+        .apply(&[Entity::Effort(effort(1, 2, 3))], 1)
+        .await?;
     let diagnostics = EntityStore::diagnostics(&options, &namespace).await?;
     assert_eq!(diagnostics, Vec::<String>::new());
 
-    let of = |file: &str, host: &str, tls: SqlTls| SqlOptions {
+    let options_with = |file: &str, host: &str, tls: SqlTls| SqlOptions {
         ca_file: private.certificates.file(file),
         host: host.to_owned(),
         tls,
@@ -181,50 +201,44 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
     };
     // These modes accept any host name of the authority, or any server.
     for (file, tls) in [("ca.pem", SqlTls::VerifyCa), ("other.pem", SqlTls::Require)] {
-        EntityStore::open(&of(file, "localhost", tls), &namespace).await?;
+        EntityStore::open(&options_with(file, "localhost", tls), &namespace).await?;
     }
     let silent = SqlOptions {
         port: server.options().port,
-        ..of("ca.pem", "127.0.0.1", SqlTls::Require)
+        ..options_with("ca.pem", "127.0.0.1", SqlTls::Require)
     };
     for (options, why, what_to_do) in [
         (
-            of("other.pem", "127.0.0.1", SqlTls::VerifyFull),
+            options_with("other.pem", "127.0.0.1", SqlTls::VerifyFull),
             "UnknownIssuer",
             "set ca_file to",
         ),
         (
-            of("other.pem", "127.0.0.1", SqlTls::VerifyCa),
+            options_with("other.pem", "127.0.0.1", SqlTls::VerifyCa),
             "UnknownIssuer",
             "set ca_file to",
         ),
         (
-            of("ca.pem", "localhost", SqlTls::VerifyFull),
+            options_with("ca.pem", "localhost", SqlTls::VerifyFull),
             "not valid for name",
             "set host to a name",
         ),
         (
-            of("missing.pem", "127.0.0.1", SqlTls::VerifyFull),
+            options_with("missing.pem", "127.0.0.1", SqlTls::VerifyFull),
             "missing.pem",
             "readable PEM file",
         ),
         (
-            of("names", "127.0.0.1", SqlTls::VerifyFull),
+            options_with("names", "127.0.0.1", SqlTls::VerifyFull),
             "no certificate",
             "readable PEM file",
         ),
         (silent, "does not support TLS", "enable TLS on the server"),
     ] {
-        let begun = Instant::now();
-        let refused = EntityStore::open(&options, &namespace).await;
-        let error = refused.expect_err("it is not trusted");
-        assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
-        let said = error.to_string();
-        assert!(said.contains(why) && said.contains(what_to_do), "{said}");
-        assert!(begun.elapsed() < Duration::from_secs(30), "at once: {said}");
+        assert_refused(&options, &namespace, why, what_to_do).await;
     }
-    drop(canon);
+    drop(entity_store);
     let ended = tokio::task::spawn_blocking(move || drop(private));
-    ended.await.expect("its end");
+    ended.await.expect("the end of the process");
     Ok(())
 }

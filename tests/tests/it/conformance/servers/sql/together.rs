@@ -10,32 +10,32 @@ use stores::Result;
 use stores::admin::{ApplicationChange, AuditContext, EntityAdmin};
 use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::sql::{EntityStore, SqlOptions};
-use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
+use tests::conformance::entity_rows::{application, athlete, authorization, effort, effort_rows};
 use tokio::task::JoinSet;
 
 use super::{Schema, Server};
 
 super::on_both! {
-    versions_win_in_any_order
-    places_are_given_once_by_many
+    the_newest_version_wins_in_any_order
+    places_are_never_exceeded
     an_athlete_changes_while_efforts_come
-    a_dump_shows_one_moment_and_may_be_dropped
+    a_dump_shows_one_snapshot_and_may_be_dropped
 }
 
 /// Two clients repeatedly apply the same ids in different orders and versions. No call fails, and
 /// the newest versions stay.
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn versions_win_in_any_order(server: Server) -> Result<()> {
+async fn the_newest_version_wins_in_any_order(server: Server) -> Result<()> {
     const ROWS: i64 = 120;
     const ROUNDS: i64 = 12;
     let schema = Schema::new(server).await;
     let mut writers = JoinSet::new();
-    for who in 0..4_i64 {
-        let canon = schema.canon().await?;
+    for client in 0..4_i64 {
+        let entity_store = schema.open_store().await?;
         writers.spawn(async move {
             for round in 0..ROUNDS {
                 // Each of the four clients has its own version in each round.
-                let version = round * 4 + who;
+                let version = round * 4 + client;
                 let row = |id: i64| {
                     [
                         Entity::Effort(Effort {
@@ -58,21 +58,21 @@ async fn versions_win_in_any_order(server: Server) -> Result<()> {
                     ]
                 };
                 let mut rows: Vec<Entity> = (0..ROWS).flat_map(row).collect();
-                if who % 2 == 1 {
+                if client % 2 == 1 {
                     rows.reverse();
                 }
-                let applied = canon.apply(&rows, 1).await?;
+                let applied = entity_store.apply(&rows, 1).await?;
                 assert_eq!(applied.rejected, []);
             }
             Result::Ok(())
         });
     }
     while let Some(done) = writers.join_next().await {
-        done.expect("it ends")?;
+        done.expect("the task ends")?;
     }
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let last = ROUNDS * 4 - 1;
-    let rows: Vec<_> = canon
+    let rows: Vec<_> = entity_store
         .dump(Source::Efforts, None, 1000)
         .await?
         .try_collect()
@@ -96,35 +96,35 @@ async fn versions_win_in_any_order(server: Server) -> Result<()> {
             ApplicationChange::capacity(connected),
             AuditContext::default(),
         );
-        canon.change_application(id, change, &by, 1).await?;
+        entity_store.change_application(id, change, &by, 1).await?;
         let full = AuthorizeOutcome::CapacityReached {
             connected,
             capacity: connected,
         };
-        assert_eq!(canon.authorize(id, 999, 1).await?, full);
+        assert_eq!(entity_store.authorize(id, 999, 1).await?, full);
     }
     Ok(())
 }
 
 /// Fifty connections compete for five places.
-async fn places_are_given_once_by_many(server: Server) -> Result<()> {
+async fn places_are_never_exceeded(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let options = SqlOptions {
         connections_max: 50,
         ..schema.options.clone()
     };
-    let canon = Arc::new(EntityStore::open(&options, &schema.namespace).await?);
-    canon
+    let entity_store = Arc::new(EntityStore::open(&options, &schema.namespace).await?);
+    entity_store
         .apply(&[Entity::Application(application(1, 5))], 1)
         .await?;
     let mut asking = JoinSet::new();
     for athlete_id in 0..50 {
-        let canon = Arc::clone(&canon);
-        asking.spawn(async move { canon.authorize(1, athlete_id, 1).await });
+        let entity_store = Arc::clone(&entity_store);
+        asking.spawn(async move { entity_store.authorize(1, athlete_id, 1).await });
     }
     let mut answers = BTreeMap::new();
     while let Some(answer) = asking.join_next().await {
-        let answer = match answer.expect("it ends")? {
+        let answer = match answer.expect("the task ends")? {
             AuthorizeOutcome::New { .. } => "new",
             AuthorizeOutcome::CapacityReached {
                 connected: 5,
@@ -143,7 +143,10 @@ async fn places_are_given_once_by_many(server: Server) -> Result<()> {
 async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
     const SEGMENTS: i64 = 40;
     let schema = Schema::new(server).await;
-    let (writer, reader) = (schema.canon().await?, Arc::new(schema.canon().await?));
+    let (writer, reader) = (
+        schema.open_store().await?,
+        Arc::new(schema.open_store().await?),
+    );
     let mut adding = JoinSet::new();
     adding.spawn(async move {
         for segment in 0..SEGMENTS {
@@ -174,10 +177,13 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
     let mut seen: BTreeMap<Group, Option<i64>> = BTreeMap::new();
     loop {
         let is_over = adding.is_empty();
-        let told = reader
+        let notifications = reader
             .pending_notifications(Source::Efforts, i64::MAX, 1000)
             .await?;
-        let mut groups: Vec<Group> = told.iter().map(|told| told.group).collect();
+        let mut groups: Vec<Group> = notifications
+            .iter()
+            .map(|notifications| notifications.group)
+            .collect();
         groups.sort_unstable();
         groups.dedup();
         let found = reader.groups(Source::Efforts, &groups).await?;
@@ -188,13 +194,16 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
             };
             seen.insert(group, row.birth_year);
         }
-        let ids: Vec<i64> = told.iter().map(|told| told.id).collect();
+        let ids: Vec<i64> = notifications
+            .iter()
+            .map(|notifications| notifications.id)
+            .collect();
         reader.remove_notifications(&ids).await?;
-        if is_over && told.is_empty() {
+        if is_over && notifications.is_empty() {
             break;
         }
         if let Some(done) = adding.try_join_next() {
-            done.expect("it ends")?;
+            done.expect("the task ends")?;
         }
     }
     let expected: BTreeMap<Group, Option<i64>> = (0..SEGMENTS)
@@ -205,10 +214,10 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
 }
 
 /// A dump shows one snapshot, however late it is read, and a dropped dump closes its connection.
-async fn a_dump_shows_one_moment_and_may_be_dropped(server: Server) -> Result<()> {
+async fn a_dump_shows_one_snapshot_and_may_be_dropped(server: Server) -> Result<()> {
     const ROWS: i64 = 20_000;
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let all_at = |elapsed_time_s: i64| -> Vec<Entity> {
         let row = |id| Effort {
             elapsed_time_s,
@@ -216,11 +225,11 @@ async fn a_dump_shows_one_moment_and_may_be_dropped(server: Server) -> Result<()
         };
         (0..ROWS).map(row).map(Entity::Effort).collect()
     };
-    canon.apply(&all_at(1), 1).await?;
-    let mut dump = canon.dump(Source::Efforts, None, 100).await?;
-    let dropped = canon.dump(Source::Efforts, None, 100).await?;
-    canon.apply(&all_at(2), 1).await?;
-    canon
+    entity_store.apply(&all_at(1), 1).await?;
+    let mut dump = entity_store.dump(Source::Efforts, None, 100).await?;
+    let dropped = entity_store.dump(Source::Efforts, None, 100).await?;
+    entity_store.apply(&all_at(2), 1).await?;
+    entity_store
         .apply(&[Entity::Effort(effort(ROWS + 1, 1, 1))], 1)
         .await?;
     let mut rows = 0;

@@ -7,18 +7,18 @@ use stores::Result;
 use stores::entities::{AuthorizeOutcome, EntityRead, EntityWrite};
 use stores::notices::Notices;
 use stores::sql::EntityStore;
-use tests::conformance::canon_rows::{application, authorization, effort_rows};
+use tests::conformance::entity_rows::{application, authorization, effort_rows};
 
-use super::apps::{App, Groups, told};
+use super::apps::{App, Groups, take_groups};
 use super::{Schema, Server};
 
 super::on_both! {
-    a_change_in_an_old_transaction_tells_of_newer_efforts
-    keys_and_cascades_are_told_of
-    an_apps_keys_and_cascades_are_told_of
-    counters_that_are_wrong_are_counted_anew
-    counting_anew_notes_nothing
-    many_athletes_are_told_of_at_once
+    a_change_in_an_old_transaction_publishes_newer_efforts
+    keys_and_cascades_are_published
+    an_apps_keys_and_cascades_are_published
+    wrong_counters_are_recounted
+    a_recount_reaches_no_threshold
+    many_athletes_are_published_at_once
 }
 
 const EFFORT: &str =
@@ -30,14 +30,17 @@ fn groups(groups: &[(i64, i64)]) -> Groups {
 
 /// An effort is committed and processed while a transaction with an older snapshot is open, which
 /// then changes the athlete. The effort's group is published again.
-async fn a_change_in_an_old_transaction_tells_of_newer_efforts(server: Server) -> Result<()> {
+async fn a_change_in_an_old_transaction_publishes_newer_efforts(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     schema.run(&format!(
         "INSERT INTO athletes (id, gender) VALUES (3, 'F');
          {EFFORT} VALUES (1, 1, 3, 1, 60, 5);"
     ));
-    assert_eq!(told(&canon, Source::Efforts).await?, groups(&[(1, 3)]));
+    assert_eq!(
+        take_groups(&entity_store, Source::Efforts).await?,
+        groups(&[(1, 3)])
+    );
     let mut expected = vec![(1, 3)];
     for (id, (level, before, after)) in (10..).zip([
         ("READ COMMITTED", "F", "M"),
@@ -57,9 +60,12 @@ async fn a_change_in_an_old_transaction_tells_of_newer_efforts(server: Server) -
         assert_eq!(seen, before);
 
         schema.run(&format!("{EFFORT} VALUES ({id}, {id}, 3, 1, 60, 5);"));
-        assert_eq!(told(&canon, Source::Efforts).await?, groups(&[(id, 3)]));
+        assert_eq!(
+            take_groups(&entity_store, Source::Efforts).await?,
+            groups(&[(id, 3)])
+        );
         let group = Group { key: id, member: 3 };
-        let read = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
+        let read = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
         assert_eq!(read[0].gender.as_deref(), Some(before), "{level}");
 
         app.run(&format!(
@@ -67,44 +73,47 @@ async fn a_change_in_an_old_transaction_tells_of_newer_efforts(server: Server) -
         ));
         expected.push((id, 3));
         assert_eq!(
-            told(&canon, Source::Efforts).await?,
+            take_groups(&entity_store, Source::Efforts).await?,
             groups(&expected),
             "{level}"
         );
-        let read = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
+        let read = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
         assert_eq!(read[0].gender.as_deref(), Some(after), "{level}");
     }
     // A rolled-back change is not published.
     schema.run("BEGIN; UPDATE athletes SET gender = NULL; ROLLBACK;");
-    assert_eq!(told(&canon, Source::Efforts).await?, groups(&[]));
+    assert_eq!(
+        take_groups(&entity_store, Source::Efforts).await?,
+        groups(&[])
+    );
     Ok(())
 }
 
 /// Foreign keys that an app adds to our tables.
-async fn keys_and_cascades_are_told_of(server: Server) -> Result<()> {
+async fn keys_and_cascades_are_published(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     schema.run(&format!(
         "INSERT INTO athletes (id) VALUES (3);
          {EFFORT} VALUES (1, 2, 3, 1, 60, 5), (2, 5, 3, 1, 60, 5);
          ALTER TABLE efforts ADD FOREIGN KEY (athlete_id) REFERENCES athletes (id)
              ON DELETE CASCADE ON UPDATE CASCADE;"
     ));
-    told(&canon, Source::Efforts).await?;
+    take_groups(&entity_store, Source::Efforts).await?;
     schema.run("UPDATE athletes SET id = 4 WHERE id = 3;");
     let both = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
-    assert_eq!(told(&canon, Source::Efforts).await?, both);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, both);
     schema.run("DELETE FROM athletes WHERE id = 4;");
     assert_eq!(schema.run("SELECT count(*) FROM efforts;"), "0");
     assert_eq!(
-        told(&canon, Source::Efforts).await?,
+        take_groups(&entity_store, Source::Efforts).await?,
         groups(&[(2, 4), (5, 4)])
     );
     Ok(())
 }
 
 /// The same with an app's own tables, as in the example.
-async fn an_apps_keys_and_cascades_are_told_of(server: Server) -> Result<()> {
+async fn an_apps_keys_and_cascades_are_published(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let app = App::new(
         &schema,
@@ -113,33 +122,33 @@ async fn an_apps_keys_and_cascades_are_told_of(server: Server) -> Result<()> {
          INSERT INTO app.rides VALUES (1, 2, 3, 1, 60, '2013-05-06 01:00:00', 'UTC', false, NULL),
              (2, 5, 3, 1, 60, '2013-05-06 01:00:00', 'UTC', false, NULL);",
     );
-    let canon = schema.canon().await?;
-    schema.run(&app.named("UPDATE app.riders SET id = 4 WHERE id = 3;"));
+    let entity_store = schema.open_store().await?;
+    schema.run(&app.with_table_names("UPDATE app.riders SET id = 4 WHERE id = 3;"));
     let both = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
-    assert_eq!(told(&canon, Source::Efforts).await?, both);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, both);
     if server == Server::Postgres {
         for table in ["rides", "riders"] {
-            let emptied = app.named(&format!("TRUNCATE app.{table} CASCADE;"));
-            let refused = server.run(&emptied).expect_err("it can't be told of");
+            let emptied = app.with_table_names(&format!("TRUNCATE app.{table} CASCADE;"));
+            let refused = server.run(&emptied).expect_err("a publishing error");
             assert!(refused.contains("delete the rows of"), "{refused}");
         }
     }
-    schema.run(&app.named("DELETE FROM app.riders WHERE id = 4;"));
+    schema.run(&app.with_table_names("DELETE FROM app.riders WHERE id = 4;"));
     assert_eq!(
-        schema.run(&app.named("SELECT count(*) FROM app.rides;")),
+        schema.run(&app.with_table_names("SELECT count(*) FROM app.rides;")),
         "0"
     );
     assert_eq!(
-        told(&canon, Source::Efforts).await?,
+        take_groups(&entity_store, Source::Efforts).await?,
         groups(&[(2, 4), (5, 4)])
     );
     Ok(())
 }
 
 /// `check` names counters that triggers did not maintain, and `migrate` corrects them.
-async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> {
+async fn wrong_counters_are_recounted(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let rows = [
         Entity::Application(application(1, 1)),
         Entity::Application(application(2, 1)),
@@ -148,7 +157,7 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
         Entity::Authorization(authorization(3, 2, 10)),
         Entity::Authorization(authorization(4, 2, 10)),
     ];
-    canon.apply(&rows, 1).await?;
+    entity_store.apply(&rows, 1).await?;
     let diagnostics = async || EntityStore::diagnostics(&schema.options, &schema.namespace).await;
     let recount = async || EntityStore::recount(&schema.options, &schema.namespace).await;
     assert_eq!(diagnostics().await?, Vec::<String>::new());
@@ -194,8 +203,12 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
             capacity: 1,
         };
         for application in [1, 2] {
-            assert_eq!(canon.authorize(application, 12, 1).await?, full, "{change}");
-            let already = canon.authorize(application, 10, 1).await?;
+            assert_eq!(
+                entity_store.authorize(application, 12, 1).await?,
+                full,
+                "{change}"
+            );
+            let already = entity_store.authorize(application, 10, 1).await?;
             assert_eq!(already, AuthorizeOutcome::AlreadyConnected, "{change}");
         }
     }
@@ -204,29 +217,29 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
 
 /// A recount writes no intermediate value above both counts, so no threshold is recorded as reached
 /// that was not.
-async fn counting_anew_notes_nothing(server: Server) -> Result<()> {
+async fn a_recount_reaches_no_threshold(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let mut rows = vec![Entity::Application(application(1, 10))];
     rows.extend((1..=5).map(|id| Entity::Authorization(authorization(id, 1, id))));
-    canon.apply(&rows, 1).await?;
+    entity_store.apply(&rows, 1).await?;
     schema.run("UPDATE connected SET athletes = 7 WHERE application_id = 1;");
     let recounted = EntityStore::recount(&schema.options, &schema.namespace).await?;
     assert_eq!(recounted, [1]);
-    let noted = canon.notices(None, None, 10).await?;
-    assert_eq!(noted, []);
+    let recorded = entity_store.notices(None, None, 10).await?;
+    assert_eq!(recorded, []);
     for athlete in 6..=8 {
-        canon.authorize(1, athlete, 1).await?;
+        entity_store.authorize(1, athlete, 1).await?;
     }
-    let noted = canon.notices(None, None, 10).await?;
-    assert_eq!(noted.len(), 1, "{noted:?}");
+    let recorded = entity_store.notices(None, None, 10).await?;
+    assert_eq!(recorded.len(), 1, "{recorded:?}");
     Ok(())
 }
 
 /// More athletes than one lookup covers, some of them without efforts.
-async fn many_athletes_are_told_of_at_once(server: Server) -> Result<()> {
+async fn many_athletes_are_published_at_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let canon = schema.canon().await?;
+    let entity_store = schema.open_store().await?;
     let rows = |row: &dyn Fn(i64) -> String| (1..=600).map(row).collect::<Vec<_>>().join(", ");
     schema.run(&format!(
         "INSERT INTO athletes (id) VALUES {};
@@ -235,16 +248,22 @@ async fn many_athletes_are_told_of_at_once(server: Server) -> Result<()> {
         rows(&|id| format!("({id}, {}, {}, 1, 60, 5)", id % 5, id % 290)),
     ));
     let all: Groups = (1..=600).map(|id| (id % 5, id % 290)).collect();
-    assert_eq!(told(&canon, Source::Efforts).await?, all);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, all);
     schema.run("UPDATE athletes SET birth_year = 1980; UPDATE athletes SET gender = 'F';");
-    let waiting = canon.outbox_status(Source::Efforts).await?;
+    let waiting = entity_store.outbox_status(Source::Efforts).await?;
     assert!(
         waiting.newest > 0 && waiting.notifications > 0,
         "{waiting:?}"
     );
     let known: Groups = all.into_iter().filter(|(_, member)| *member > 0).collect();
-    assert_eq!(told(&canon, Source::Efforts).await?, known);
-    assert_eq!(canon.outbox_status(Source::Efforts).await?.notifications, 0);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, known);
+    assert_eq!(
+        entity_store
+            .outbox_status(Source::Efforts)
+            .await?
+            .notifications,
+        0
+    );
     assert_eq!(schema.run("SELECT count(*) FROM outbox;"), "0");
     Ok(())
 }

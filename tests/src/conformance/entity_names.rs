@@ -4,7 +4,7 @@ use schemas::entities::{Athlete, Entity};
 use stores::names::{NamedKind, Names};
 use stores::{ErrorKind, Result, Stores};
 
-use super::canon_rows::{application, apply, athlete};
+use super::entity_rows::{application, apply, athlete};
 
 async fn named(
     names: &(impl Names + ?Sized),
@@ -23,11 +23,11 @@ fn called(of: &[(i64, &str)]) -> Vec<(i64, String)> {
 }
 
 /// Names can be set, found by kind and number, replaced and removed.
-pub async fn names_are_given(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn names_are_stored(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     for of in NamedKind::ALL {
-        assert_eq!(named(canon, of, &[1, 2]).await?, []);
-        assert_eq!(named(canon, of, &[]).await?, []);
+        assert_eq!(named(entities, of, &[1, 2]).await?, []);
+        assert_eq!(named(entities, of, &[]).await?, []);
     }
     let given = [
         (i64::MAX, Some("Ä 🚲 'quoted\" \\ %_".to_owned())),
@@ -36,23 +36,23 @@ pub async fn names_are_given(ports: &Stores) -> Result<()> {
         (1, Some("One".to_owned())),
         (2, Some("x".repeat(500))),
     ];
-    canon.set_names(NamedKind::Track, &given).await?;
-    canon.set_names(NamedKind::Segment, &[]).await?;
+    entities.set_names(NamedKind::Track, &given).await?;
+    entities.set_names(NamedKind::Segment, &[]).await?;
     let all = [2, i64::MAX, 1, -1, 1];
     let long = "x".repeat(500);
     let expected = called(&[(1, "One"), (2, &long), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
-    assert_eq!(named(canon, NamedKind::Track, &all).await?, expected);
-    assert_eq!(named(canon, NamedKind::Owner, &all).await?, []);
+    assert_eq!(named(entities, NamedKind::Track, &all).await?, expected);
+    assert_eq!(named(entities, NamedKind::Owner, &all).await?, []);
     let changed = [(1, None), (2, Some("two".to_owned())), (7, None)];
-    canon.set_names(NamedKind::Track, &changed).await?;
+    entities.set_names(NamedKind::Track, &changed).await?;
     let expected = called(&[(2, "two"), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
-    assert_eq!(named(canon, NamedKind::Track, &all).await?, expected);
+    assert_eq!(named(entities, NamedKind::Track, &all).await?, expected);
     Ok(())
 }
 
 /// Names are found by any part, ignoring case; names that begin with the text come first.
 pub async fn names_are_found(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let given = [
         "The Long Climb",
         "climb 100%",
@@ -61,12 +61,12 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
         "o!k_a",
     ];
     let given: Vec<_> = (1..).zip(given.map(|name| Some(name.to_owned()))).collect();
-    canon.set_names(NamedKind::Segment, &given).await?;
-    canon
+    entities.set_names(NamedKind::Segment, &given).await?;
+    entities
         .set_names(NamedKind::Track, &[(9, Some("climb".to_owned()))])
         .await?;
     let found = async |text: &str, limit| {
-        let found = canon.find_names(NamedKind::Segment, text, limit).await;
+        let found = entities.find_names(NamedKind::Segment, text, limit).await;
         found.map(|found| found.into_iter().map(|(id, _)| id).collect::<Vec<i64>>())
     };
     assert_eq!(found("CLIMB", 10).await?, [2, 3, 1]);
@@ -90,33 +90,35 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
         person(2, "Lee", true),
         Entity::Application(application(1, 5)),
     ];
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     assert_eq!(
-        canon.find_names(NamedKind::Athlete, "lee", 9).await?,
+        entities.find_names(NamedKind::Athlete, "lee", 9).await?,
         called(&[(1, "Ann Lee")])
     );
     assert_eq!(
-        canon.find_names(NamedKind::Application, "rid", 9).await?,
+        entities
+            .find_names(NamedKind::Application, "rid", 9)
+            .await?,
         called(&[(1, "Ride")])
     );
     Ok(())
 }
 
 /// Any number of names can be set and found in one call.
-pub async fn many_names_are_given(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn many_names_are_stored(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let ids: Vec<i64> = (0..1_500).collect();
     let given: Vec<_> = ids.iter().map(|id| (*id, Some(format!("n{id}")))).collect();
-    canon.set_names(NamedKind::Owner, &given).await?;
-    let found = named(canon, NamedKind::Owner, &ids).await?;
+    entities.set_names(NamedKind::Owner, &given).await?;
+    let found = named(entities, NamedKind::Owner, &ids).await?;
     assert_eq!(found.len(), ids.len());
     assert!(found.iter().all(|(id, name)| *name == format!("n{id}")));
     Ok(())
 }
 
 /// Names of athletes and applications come from their rows; a deleted row has no name.
-pub async fn names_of_rows_are_theirs(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn entity_names_come_from_rows(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let person = |id: i64, name: Option<&str>, is_deleted: bool| {
         Entity::Athlete(Athlete {
             name: name.map(str::to_owned),
@@ -130,17 +132,17 @@ pub async fn names_of_rows_are_theirs(ports: &Stores) -> Result<()> {
         person(3, Some("Bo"), true),
         Entity::Application(application(1, 5)),
     ];
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     assert_eq!(
-        named(canon, NamedKind::Athlete, &[1, 2, 3, 4]).await?,
+        named(entities, NamedKind::Athlete, &[1, 2, 3, 4]).await?,
         called(&[(1, "Ann")])
     );
     assert_eq!(
-        named(canon, NamedKind::Application, &[1, 2]).await?,
+        named(entities, NamedKind::Application, &[1, 2]).await?,
         called(&[(1, "Ride")])
     );
     for of in [NamedKind::Athlete, NamedKind::Application] {
-        let refused = canon.set_names(of, &[(1, Some("x".to_owned()))]).await;
+        let refused = entities.set_names(of, &[(1, Some("x".to_owned()))]).await;
         assert_eq!(
             refused.expect_err("they have rows").kind(),
             ErrorKind::Reject

@@ -26,7 +26,7 @@ fn name(n: u8) -> NodeName {
     [n; 16]
 }
 
-fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> NewVersion {
+fn new_version(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> NewVersion {
     NewVersion {
         key: key.into(),
         nodes: nodes
@@ -39,7 +39,7 @@ fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> Ne
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as an edition has it")]
+#[expect(clippy::unnecessary_wraps, reason = "the type of a version")]
 fn leads_to(root: &'static str, names: &[u8]) -> Option<NewHead> {
     Some(NewHead {
         root: Bytes::from_static(root.as_bytes()),
@@ -62,7 +62,7 @@ fn keys(keys: &[&str]) -> Vec<Vec<u8>> {
 }
 
 /// Heads and nodes are returned in the requested order, each if it exists.
-pub async fn editions_come_back(ports: &Stores) -> Result<()> {
+pub async fn versions_round_trip(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_eq!(
         views.heads(VIEW, &keys(&["a"])).await?,
@@ -74,9 +74,9 @@ pub async fn editions_come_back(ports: &Stores) -> Result<()> {
     assert_eq!(views.heads(VIEW, &keys(&["a"])).await?, Some(vec![None]));
     let run = sealed(views, 1).await?;
     let first = [
-        edition("a", &[(1, "one"), (2, "")], None),
-        edition("b", &[(1, "another")], leads_to("of b", &[1])),
-        edition(
+        new_version("a", &[(1, "one"), (2, "")], None),
+        new_version("b", &[(1, "another")], leads_to("of b", &[1])),
+        new_version(
             "a",
             &[(1, "one"), (3, "three")],
             leads_to("of a", &[1, 2, 3]),
@@ -114,22 +114,22 @@ fn steps() -> [Step<'static>; 7] {
     [
         // A part whose head may never be written, including a key without a head.
         (
-            vec![edition("a", &[(1, "1"), (2, "2")], None)],
+            vec![new_version("a", &[(1, "1"), (2, "2")], None)],
             &[1, 2],
             &[],
         ),
         // The part is written again and referenced, by a later version or the same one.
         (
             vec![
-                edition("a", &[(1, "1"), (2, "2")], None),
-                edition("a", &[(3, "3")], leads_to("first", &[1, 2, 3])),
+                new_version("a", &[(1, "1"), (2, "2")], None),
+                new_version("a", &[(3, "3")], leads_to("first", &[1, 2, 3])),
             ],
             &[1, 2, 3],
             &[1, 2, 3],
         ),
         // Nodes shared with the previous version stay; the others are replaced.
         (
-            vec![edition(
+            vec![new_version(
                 "a",
                 &[(2, "2"), (4, "4")],
                 leads_to("second", &[2, 4]),
@@ -139,13 +139,13 @@ fn steps() -> [Step<'static>; 7] {
         ),
         // An interrupted part with existing and new nodes.
         (
-            vec![edition("a", &[(4, "4"), (5, "5")], None)],
+            vec![new_version("a", &[(4, "4"), (5, "5")], None)],
             &[2, 4, 5],
             &[2, 4],
         ),
         // Other keys have nodes with the same names.
         (
-            vec![edition(
+            vec![new_version(
                 "b",
                 &[(2, "2"), (4, "4")],
                 leads_to("of b", &[2, 4]),
@@ -154,28 +154,28 @@ fn steps() -> [Step<'static>; 7] {
             &[2, 4],
         ),
         (
-            vec![edition("b", &[], leads_to("empty", &[]))],
+            vec![new_version("b", &[], leads_to("empty", &[]))],
             &[2, 4],
             &[2, 4],
         ),
         (
-            vec![edition("a", &[], leads_to("empty", &[]))],
+            vec![new_version("a", &[], leads_to("empty", &[]))],
             &[2, 4],
             &[],
         ),
     ]
 }
 
-/// A node without a head that references it is garbage, whoever wrote it and however old it is. No
+/// A node without a head that references it is garbage, regardless of its writer and age. No
 /// other node is ever collected.
-pub async fn garbage_is_what_no_head_leads_to(ports: &Stores) -> Result<()> {
+pub async fn unreferenced_nodes_are_garbage(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     sealed(views, 1).await?;
-    for (editions, there, left) in steps() {
+    for (versions, there, left) in steps() {
         let at = again(views).await?;
         views
-            .publish_versions(PLAYS, VIEW, at.0, at.1, &editions)
+            .publish_versions(PLAYS, VIEW, at.0, at.1, &versions)
             .await?;
         assert_eq!(stored(views, "a").await?, there);
         while views.collect_garbage(PLAYS, VIEW, at, 1).await? == 1 {}
@@ -241,7 +241,7 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     for (hour, root, leads, earlier, left) in HOURS {
         // An interrupted attempt with nodes that others reference too.
         let dead = at(views, hour * HOUR_MS).await?;
-        let part = edition("a", &[(1, "\u{1}"), (9, "\u{9}")], None);
+        let part = new_version("a", &[(1, "\u{1}"), (9, "\u{9}")], None);
         views
             .publish_versions(PLAYS, VIEW, dead.0, dead.1, &[part])
             .await?;
@@ -251,7 +251,7 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
         let whole = NewVersion {
             nodes: leads.iter().map(bytes).collect(),
             head: leads_to(root, leads),
-            ..edition("a", &[], None)
+            ..new_version("a", &[], None)
         };
         views
             .publish_versions(PLAYS, VIEW, at.0, at.1, &[whole])
@@ -292,7 +292,7 @@ type Alone = (
 
 /// A head without history keeps no earlier root, neither the kept one nor the one that it replaces,
 /// and nodes that only those referenced are garbage. The next head keeps an earlier root again.
-pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
+pub async fn a_head_may_have_no_history(ports: &Stores) -> Result<()> {
     const DAY_MS: i64 = 86_400_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
@@ -311,7 +311,7 @@ pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
             nodes: leads.iter().map(bytes).collect(),
             head: leads_to(root, leads),
             drops_earlier_root,
-            ..edition("a", &[], None)
+            ..new_version("a", &[], None)
         };
         views
             .publish_versions(PLAYS, VIEW, at.0, at.1, &[whole])
@@ -329,20 +329,20 @@ pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
 
 /// A garbage node is no longer garbage once a head references it, even if it was never collected. A
 /// later run collects the garbage of an earlier one.
-pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
+pub async fn garbage_can_be_referenced_again(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     sealed(views, 1).await?;
-    let editions = [
-        edition("a", &[(1, "1"), (2, "2")], leads_to("first", &[1, 2])),
-        edition("a", &[(2, "2"), (3, "3")], leads_to("second", &[2, 3])),
-        edition("a", &[(1, "1"), (4, "4")], leads_to("third", &[1, 4])),
+    let versions = [
+        new_version("a", &[(1, "1"), (2, "2")], leads_to("first", &[1, 2])),
+        new_version("a", &[(2, "2"), (3, "3")], leads_to("second", &[2, 3])),
+        new_version("a", &[(1, "1"), (4, "4")], leads_to("third", &[1, 4])),
     ];
     let mut last = 0;
-    for edition in editions {
+    for version in versions {
         let (epoch, stamp_us) = again(views).await?;
         views
-            .publish_versions(PLAYS, VIEW, epoch, stamp_us, &[edition])
+            .publish_versions(PLAYS, VIEW, epoch, stamp_us, &[version])
             .await?;
         last = stamp_us;
     }
@@ -360,17 +360,17 @@ pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
 }
 
 /// The head of the later stamp stays: an attempt with an older stamp is refused.
-pub async fn who_was_overtaken_changes_no_head(ports: &Stores) -> Result<()> {
+pub async fn an_old_stamp_changes_no_head(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
-    let none = edition("a", &[], leads_to("first", &[]));
+    let none = new_version("a", &[], leads_to("first", &[]));
     views
         .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &[none])
         .await?;
     let nothing = std::collections::BTreeMap::new();
     let later = views.begin_publishing(PLAYS, 1, &nothing, 5).await?;
-    let stale = [edition("a", &[], leads_to("stale", &[]))];
+    let stale = [new_version("a", &[], leads_to("stale", &[]))];
     let refused = views.publish_versions(PLAYS, VIEW, 1, run.stamp_us, &stale);
     assert_refused(refused.await, "its stamp was replaced");
     let refused = views.collect_garbage(PLAYS, VIEW, (1, run.stamp_us), 9);
@@ -381,7 +381,7 @@ pub async fn who_was_overtaken_changes_no_head(ports: &Stores) -> Result<()> {
     let all = keys(&["a"]);
     let first = head(1, "first", run.stamp_us);
     assert_eq!(views.heads(VIEW, &all).await?, Some(vec![first]));
-    let new = [edition("a", &[], leads_to("second", &[]))];
+    let new = [new_version("a", &[], leads_to("second", &[]))];
     views.publish_versions(PLAYS, VIEW, 1, later, &new).await?;
     assert_eq!(
         views.heads(VIEW, &all).await?,
@@ -399,7 +399,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
     let all: Vec<Vec<u8>> = (0..KEYS).map(|n| format!("{n:04}").into_bytes()).collect();
-    let editions: Vec<NewVersion> = all
+    let versions: Vec<NewVersion> = all
         .iter()
         .map(|key| NewVersion {
             key: key.clone(),
@@ -413,7 +413,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
         })
         .collect();
     views
-        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &editions)
+        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &versions)
         .await?;
     let heads = views.heads(VIEW, &all).await?.expect("a table");
     let roots: Vec<Vec<u8>> = heads

@@ -9,7 +9,7 @@ use schemas::entities::{Entity, Group, schema};
 use schemas::source::Source;
 use stores::{Result, Stores};
 
-use super::canon_rows::{
+use super::entity_rows::{
     EffortRow, NOW_MS, application, apply, authorization, authorization_rows, batches, effort,
     effort_rows, efforts, group,
 };
@@ -17,7 +17,7 @@ use super::canon_rows::{
 /// A dump returns every row once in the order of key, member and id, in batches of any size, for
 /// all keys or for some.
 pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     // Few keys have many rows, including members with many; many keys have few rows.
     let rows = |id: i64| match id % 4 {
         0 => (5, id % 7),
@@ -30,7 +30,7 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
         all.push(Entity::Effort(effort(id, key, member)));
         all.push(Entity::Authorization(authorization(id, key, member)));
     }
-    canon.apply(&all, NOW_MS).await?;
+    entities.apply(&all, NOW_MS).await?;
     let mut expected: Vec<(i64, i64, i64)> =
         (0..4000).map(|id| (rows(id).0, rows(id).1, id)).collect();
     expected.sort_unstable();
@@ -45,30 +45,30 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
                 }
                 let mut expected = expected.clone();
                 expected.retain(|row| keys.is_none_or(|keys| keys.contains(&row.0)));
-                let found = batches(canon, source, keys, batch_rows).await?;
+                let found = batches(entities, source, keys, batch_rows).await?;
                 let found: Vec<(i64, i64, i64)> = found.iter().flat_map(places).collect();
                 assert!(found == expected, "{source}, {batch_rows} rows a batch");
             }
         }
     }
     // A dump may be dropped before its end.
-    let mut dump = canon.dump(Source::Efforts, None, 10).await?;
+    let mut dump = entities.dump(Source::Efforts, None, 10).await?;
     assert_eq!(
         dump.try_next().await?.map(|batch| batch.num_rows()),
         Some(10)
     );
     drop(dump);
-    canon.apply(&all[..1], NOW_MS).await?;
+    entities.apply(&all[..1], NOW_MS).await?;
     Ok(())
 }
 
 /// Many groups are read in one call, including unknown groups, duplicates, and gaps between groups.
 pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let rows: Vec<Entity> = (0..9000)
         .map(|id| Entity::Effort(effort(id, id % 97, id % 89)))
         .collect();
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     let mut asked: Vec<Group> = (0..9000)
         .rev()
         .filter(|id| id % 3 > 0)
@@ -76,7 +76,7 @@ pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
         .collect();
     asked.extend([group(96, 1000), group(-5, 3), asked[0]]);
     let wanted: BTreeSet<Group> = asked.iter().copied().collect();
-    let found = canon.groups(Source::Efforts, &asked).await?;
+    let found = entities.groups(Source::Efforts, &asked).await?;
     let mut expected: Vec<(i64, i64, i64)> = (0..9000)
         .map(|id| (id % 97, id % 89, id))
         .filter(|(key, member, _)| wanted.contains(&group(*key, *member)))
@@ -91,7 +91,7 @@ pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
 pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
     // More than any page size of an adapter.
     const MANY: i64 = 70_000;
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     // The number of rows by member; one member has none.
     let sizes = [
         (5, 3),
@@ -111,16 +111,16 @@ pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
         rows.extend(few.map(Entity::Authorization));
     }
     for rows in rows.chunks(20_000) {
-        canon.apply(rows, NOW_MS).await?;
+        entities.apply(rows, NOW_MS).await?;
     }
     let asked: Vec<Group> = sizes.map(|(member, _)| group(4, member)).into();
     for rows_max in [0, 1, 3, 6, 7, 8, 70_006, 70_007, 70_011, 70_012, usize::MAX] {
         let mut from = 0;
         while from < asked.len() {
-            let first = canon
+            let first = entities
                 .first_groups(Source::Efforts, &asked[from..], rows_max)
                 .await?;
-            assert!(first.groups > 0, "it goes on");
+            assert!(first.groups > 0, "it continues");
             let answered = &sizes[from..from + first.groups];
             let mut expected: Vec<(i64, i64, i64)> = answered
                 .iter()
@@ -142,13 +142,13 @@ pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
             }
         }
     }
-    let first = canon
+    let first = entities
         .first_groups(Source::Authorizations, &asked, 7)
         .await?;
     assert_eq!((first.groups, first.rows.num_rows()), (3, 7));
-    let all = canon.groups(Source::Efforts, &asked).await?;
+    let all = entities.groups(Source::Efforts, &asked).await?;
     assert_eq!(all.num_rows(), 70_012);
-    let none = canon.first_groups(Source::Efforts, &[], 5).await?;
+    let none = entities.first_groups(Source::Efforts, &[], 5).await?;
     assert_eq!((none.groups, none.rows.num_rows()), (0, 0));
     Ok(())
 }
@@ -167,7 +167,7 @@ fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
 }
 
 /// One process sees the changes of another.
-pub async fn changes_are_seen_by_all(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn changes_are_visible_to_other_processes(one: &Stores, other: &Stores) -> Result<()> {
     let (one, other) = (&*one.entities, &*other.entities);
     for round in 0..10 {
         let (from, to) = if round % 2 == 0 {
@@ -205,7 +205,7 @@ pub async fn changes_are_seen_by_all(one: &Stores, other: &Stores) -> Result<()>
 
 /// Dumps and groups are consistent snapshots despite concurrent writes. A dump shows the state at
 /// its start.
-pub async fn reads_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn reads_are_snapshots(one: &Stores, other: &Stores) -> Result<()> {
     const ROWS: i64 = 300;
     const ROUNDS: i64 = 60;
     let all_at = |elapsed_time_s: i64| -> Vec<Entity> {
@@ -251,6 +251,6 @@ pub async fn reads_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     }
     let early: Vec<RecordBatch> = early.try_collect().await?;
     let early: Vec<EffortRow> = early.iter().flat_map(effort_rows).collect();
-    assert_eq!(of_one_moment(&early), 1, "the moment at which it began");
+    assert_eq!(of_one_moment(&early), 1, "its start time");
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// A board query in the terms of the API.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct BoardQuery {
     /// The segment.
     pub segment: i64,
     /// `overall`, `gender:F`, `age:35-44`, `weight:75-84`.
@@ -25,7 +25,7 @@ pub struct Asked {
     pub following: Option<i64>,
 }
 
-impl Asked {
+impl BoardQuery {
     /// Returns the query string for the API.
     #[must_use]
     pub fn query(&self) -> String {
@@ -47,7 +47,7 @@ impl Asked {
 
 /// The expected rows of the entity store after the ingested lines.
 #[derive(Debug, Clone, Default)]
-pub struct Truth {
+pub struct ExpectedEntities {
     efforts: BTreeMap<i64, Value>,
     athletes: BTreeMap<i64, Value>,
     clubs: BTreeMap<(i64, i64), Value>,
@@ -63,15 +63,15 @@ fn is_deleted(row: &Value) -> bool {
     row.get("deleted") == Some(&json!(true))
 }
 
-/// Whether an athlete's efforts are excluded from all boards.
-fn is_out(athlete: &Value) -> bool {
+/// Returns whether an athlete's efforts are excluded from all boards.
+fn is_excluded(athlete: &Value) -> bool {
     is_deleted(athlete) || athlete.get("disqualified") == Some(&json!(true))
 }
 
-impl Truth {
+impl ExpectedEntities {
     /// Applies a line by the documented rules: a row with an older version changes nothing, one
     /// that would move to another group is rejected. Returns whether it was accepted.
-    pub fn take(&mut self, source: &str, line: &str) -> bool {
+    pub fn apply_line(&mut self, source: &str, line: &str) -> bool {
         let row: Value = serde_json::from_str(line).expect("a line");
         let id = |name: &str| int(&row, name).expect(name);
         let version = |row: &Value| int(row, "version").unwrap_or(0);
@@ -118,7 +118,7 @@ impl Truth {
     }
 
     /// Copies club memberships and follows.
-    pub fn take_lists_of(&mut self, other: &Self) {
+    pub fn copy_lists_from(&mut self, other: &Self) {
         self.clubs.clone_from(&other.clubs);
         self.follows.clone_from(&other.follows);
     }
@@ -127,7 +127,7 @@ impl Truth {
         let athlete = int(effort, "athlete_id").and_then(|id| self.athletes.get(&id));
         !is_deleted(effort)
             && effort.get("visibility") != Some(&json!("only_me"))
-            && !athlete.is_some_and(is_out)
+            && !athlete.is_some_and(is_excluded)
     }
 
     /// Returns the number of efforts and of distinct athletes of a segment.
@@ -159,7 +159,7 @@ impl Truth {
         self.connected_to(application).len() as u64
     }
 
-    /// Whether an athlete is connected to an application.
+    /// Returns whether an athlete is connected to an application.
     #[must_use]
     pub fn is_connected(&self, application: i64, athlete: i64) -> bool {
         self.connected_to(application).contains(&athlete)
@@ -178,12 +178,12 @@ impl Truth {
 
     /// Returns the entries of a board by rank, as the API shows them.
     #[must_use]
-    pub fn board(&self, asked: &Asked) -> Vec<Value> {
+    pub fn board(&self, query: &BoardQuery) -> Vec<Value> {
         let mut best: BTreeMap<i64, (i64, i64, &Value)> = BTreeMap::new();
         for (id, effort) in &self.efforts {
-            if int(effort, "segment_id") != Some(asked.segment)
+            if int(effort, "segment_id") != Some(query.segment)
                 || !self.is_visible(effort)
-                || !self.passes(asked, effort)
+                || !self.matches(query, effort)
             {
                 continue;
             }
@@ -212,26 +212,26 @@ impl Truth {
         (1..).zip(rows.iter()).map(entry).collect()
     }
 
-    fn passes(&self, asked: &Asked, effort: &Value) -> bool {
+    fn matches(&self, query: &BoardQuery, effort: &Value) -> bool {
         let tz = effort.get("tz").and_then(Value::as_str).unwrap_or("UTC");
         let day = started_at(effort).in_tz(tz).expect("a zone").date();
-        let in_window = match asked.window.as_str() {
+        let in_window = match query.window.as_str() {
             "all" => true,
-            "year" => day.year() == asked.date.year(),
-            "month" => (day.year(), day.month()) == (asked.date.year(), asked.date.month()),
-            "day" => day == asked.date,
+            "year" => day.year() == query.date.year(),
+            "month" => (day.year(), day.month()) == (query.date.year(), query.date.month()),
+            "day" => day == query.date,
             other => panic!("{other}"),
         };
         let athlete = int(effort, "athlete_id").expect("an athlete");
-        let in_club = asked.club.is_none_or(|club| {
+        let in_club = query.club.is_none_or(|club| {
             let member = self.clubs.get(&(club, athlete));
             member.is_some_and(|row| !is_deleted(row))
         });
-        let is_followed = asked.following.is_none_or(|follower| {
+        let is_followed = query.following.is_none_or(|follower| {
             let follow = self.follows.get(&(follower, athlete));
             athlete == follower || follow.is_some_and(|row| !is_deleted(row))
         });
-        in_window && in_club && is_followed && self.is_on(&asked.board, athlete, day)
+        in_window && in_club && is_followed && self.is_on(&query.board, athlete, day)
     }
 
     fn is_on(&self, board: &str, athlete: i64, day: Date) -> bool {

@@ -12,10 +12,10 @@ use stores::Result;
 use stores::admin::{ApplicationChange, EntityAdmin};
 use stores::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
 
-use super::canon::pending;
-use super::canon_calls::{Call, shifted};
-use super::canon_model_admin::{Admin, Seen};
-use super::canon_rows::{
+use super::entities::pending;
+use super::entity_admin_model::{AdminModel, ApplicationState};
+use super::entity_calls::{Call, shifted};
+use super::entity_rows::{
     AuthorizationRow, EffortRow, athlete, authorization, authorization_rows, effort_rows,
 };
 
@@ -33,7 +33,7 @@ struct Model {
     follows: BTreeMap<(i64, i64), Follow>,
     authorizations: BTreeMap<i64, Authorization>,
     applications: BTreeMap<i64, Application>,
-    admin: Admin,
+    admin: AdminModel,
     outbox: BTreeMap<i64, (Source, Group)>,
     /// The largest number in the outbox so far.
     last: i64,
@@ -196,9 +196,9 @@ impl Model {
     }
 
     /// Returns an application as an administrator sees it, and its connected athletes.
-    fn application(&self, id: i64) -> (Seen, BTreeSet<i64>) {
+    fn application(&self, id: i64) -> (ApplicationState, BTreeSet<i64>) {
         let connected = self.connected(id);
-        let seen = Seen {
+        let seen = ApplicationState {
             capacity: self.capacity(id),
             connected: connected.len(),
         };
@@ -206,15 +206,19 @@ impl Model {
     }
 
     /// Checks the notifications against the touched groups and adds them to the outbox.
-    fn tell(&mut self, told: &[Notification], touched: &TouchedGroups) {
-        for told in told {
-            assert!(told.id > self.last, "numbers rise");
-            self.last = told.id;
-            self.outbox.insert(told.id, (told.source, told.group));
+    fn record_notifications(&mut self, notifications: &[Notification], touched: &TouchedGroups) {
+        for notification in notifications {
+            assert!(notification.id > self.last, "numbers increase");
+            self.last = notification.id;
+            self.outbox
+                .insert(notification.id, (notification.source, notification.group));
         }
-        let groups: TouchedGroups = told.iter().map(|told| (told.source, told.group)).collect();
-        assert_eq!(&groups, touched, "what was touched is told");
-        assert_eq!(groups.len(), told.len(), "each group once");
+        let groups: TouchedGroups = notifications
+            .iter()
+            .map(|notification| (notification.source, notification.group))
+            .collect();
+        assert_eq!(&groups, touched, "the touched groups are notified");
+        assert_eq!(groups.len(), notifications.len(), "each group once");
     }
 }
 
@@ -232,16 +236,20 @@ fn put<K: Ord, T>(rows: &mut BTreeMap<K, T>, id: K, row: T, version: impl Fn(&T)
 ///
 /// # Errors
 /// Errors of the store.
-pub async fn follows_the_model(canon: &dyn EntityAdmin, number: i64, calls: &[Call]) -> Result<()> {
+pub async fn follows_the_model(
+    entities: &dyn EntityAdmin,
+    number: i64,
+    calls: &[Call],
+) -> Result<()> {
     let base = number * IDS;
     let mut model = Model::default();
     // Histories that share a store share its outbox.
-    let left = pending(canon, usize::MAX).await?;
-    let left: Vec<i64> = left.iter().map(|told| told.id).collect();
-    canon.remove_notifications(&left).await?;
+    let left = pending(entities, usize::MAX).await?;
+    let left: Vec<i64> = left.iter().map(|notification| notification.id).collect();
+    entities.remove_notifications(&left).await?;
     for (now_ms, (index, call)) in (1000..).zip(calls.iter().enumerate()) {
         let before = [0, 1, 2].map(|id| model.application(base + id));
-        run(canon, base, &mut model, call, now_ms).await?;
+        run(entities, base, &mut model, call, now_ms).await?;
         for (id, (before, connected)) in (base..).zip(before) {
             let (after, connected_after) = model.application(id);
             // Athletes connected before, after or by the call may all have been connected for a
@@ -261,17 +269,19 @@ pub async fn follows_the_model(canon: &dyn EntityAdmin, number: i64, calls: &[Ca
                 .chain(connected_after)
                 .collect();
             let admin = &mut model.admin;
-            admin.notices(canon, id, before, after, peak.len()).await?;
+            admin
+                .notices(entities, id, before, after, peak.len())
+                .await?;
         }
         if index % 3 == 0 || index + 1 == calls.len() {
-            compare(canon, base, &model).await?;
+            compare(entities, base, &model).await?;
         }
     }
     Ok(())
 }
 
 async fn run(
-    canon: &dyn EntityAdmin,
+    entities: &dyn EntityAdmin,
     base: i64,
     model: &mut Model,
     call: &Call,
@@ -280,37 +290,39 @@ async fn run(
     match call {
         Call::Apply(rows) => {
             let rows = rows.iter().map(|row| shifted(row.clone(), base));
-            apply(canon, model, rows.collect(), now_ms).await?;
+            apply(entities, model, rows.collect(), now_ms).await?;
         }
         Call::Authorize(key, member) => {
-            authorize(canon, model, (key + base, member + base), now_ms).await?;
+            authorize(entities, model, key + base, member + base, now_ms).await?;
         }
         Call::Revoke(key, member) => {
-            revoke(canon, model, (key + base, member + base), now_ms).await?;
+            revoke(entities, model, key + base, member + base, now_ms).await?;
         }
         Call::SetCapacity(key, capacity) => {
             let (id, change) = (key + base, ApplicationChange::capacity(*capacity));
             let before = model.capacity(id);
-            let after = model.admin.change(canon, id, change, before, now_ms);
+            let after = model.admin.change(entities, id, change, before, now_ms);
             let after = after.await?;
             model.set_capacity(id, after);
         }
         Call::Enforce(key, is_on) => {
             let (id, change) = (key + base, ApplicationChange::enforced(*is_on));
             let capacity = model.capacity(id);
-            let after = model.admin.change(canon, id, change, capacity, now_ms);
+            let after = model.admin.change(entities, id, change, capacity, now_ms);
             after.await?;
         }
         Call::Ask(key, asked) => {
             let (id, asked) = (key + base, *asked);
             let capacity = model.capacity(id);
-            let asking = model.admin.ask(canon, id, asked, capacity, now_ms);
+            let asking = model.admin.ask(entities, id, asked, capacity, now_ms);
             asking.await?;
         }
         Call::Decide(nth, decision) => {
             let capacities = model.applications.clone();
             let capacity = |id: i64| capacities.get(&id).map(|row| row.athlete_capacity);
-            let decided = model.admin.decide(canon, *nth, *decision, capacity, now_ms);
+            let decided = model
+                .admin
+                .decide(entities, *nth, *decision, capacity, now_ms);
             if let Some((id, after)) = decided.await? {
                 model.set_capacity(id, Some(after));
             }
@@ -322,7 +334,7 @@ async fn run(
             } else {
                 ids.rev().take(*count).collect()
             };
-            canon.remove_notifications(&ids).await?;
+            entities.remove_notifications(&ids).await?;
             model.outbox.retain(|id, _| !ids.contains(id));
         }
     }
@@ -330,12 +342,12 @@ async fn run(
 }
 
 async fn apply(
-    canon: &dyn EntityAdmin,
+    entities: &dyn EntityAdmin,
     model: &mut Model,
     rows: Vec<Entity>,
     now_ms: i64,
 ) -> Result<()> {
-    let applied = canon.apply(&rows, now_ms).await?;
+    let applied = entities.apply(&rows, now_ms).await?;
     let before = model.seen();
     let applications: Vec<_> = model.applications.values().cloned().collect();
     let mut touched = TouchedGroups::new();
@@ -375,27 +387,33 @@ async fn apply(
             (Source::Efforts, group)
         }));
     }
-    let told = applied.rejected.iter().map(|(index, reason)| {
+    let actual = applied.rejected.iter().map(|(index, reason)| {
         let column = reason.split(':').next().unwrap_or_default();
         (*index, column)
     });
-    assert_eq!(told.collect::<Vec<_>>(), rejected, "{:?}", applied.rejected);
+    assert_eq!(
+        actual.collect::<Vec<_>>(),
+        rejected,
+        "{:?}",
+        applied.rejected
+    );
     assert_eq!(applied.accepted, (given - rejected.len()) as u64);
     assert!(!applied.more_pending);
-    model.tell(&applied.notifications, &touched);
+    model.record_notifications(&applied.notifications, &touched);
     Ok(())
 }
 
 async fn authorize(
-    canon: &dyn EntityAdmin,
+    entities: &dyn EntityAdmin,
     model: &mut Model,
-    (key, member): (i64, i64),
+    key: i64,
+    member: i64,
     now_ms: i64,
 ) -> Result<()> {
     let connected = model.connected(key);
     let capacity = model.capacity(key);
     let is_enforced = model.admin.is_enforced(key);
-    let answer = canon.authorize(key, member, now_ms).await?;
+    let answer = entities.authorize(key, member, now_ms).await?;
     let expected = match capacity {
         None => AuthorizeOutcome::UnknownApplication,
         Some(_) if model.is_deleted(member) => AuthorizeOutcome::AthleteDeleted,
@@ -416,7 +434,7 @@ async fn authorize(
             };
             assert!(model.authorizations.insert(id, row).is_none(), "a new id");
             let touched = (Source::Authorizations, Group { key, member });
-            model.tell(&[notification], &[touched].into());
+            model.record_notifications(&[notification], &[touched].into());
             return Ok(());
         }
     };
@@ -425,12 +443,13 @@ async fn authorize(
 }
 
 async fn revoke(
-    canon: &dyn EntityAdmin,
+    entities: &dyn EntityAdmin,
     model: &mut Model,
-    (key, member): (i64, i64),
+    key: i64,
+    member: i64,
     now_ms: i64,
 ) -> Result<()> {
-    let answer = canon.revoke(key, member, now_ms).await?;
+    let answer = entities.revoke(key, member, now_ms).await?;
     if !model.applications.contains_key(&key) {
         assert_eq!(answer, RevokeOutcome::UnknownApplication);
         return Ok(());
@@ -444,22 +463,22 @@ async fn revoke(
             was_live = true;
         }
     }
-    let RevokeOutcome::Done(told) = answer else {
+    let RevokeOutcome::Done(notifications) = answer else {
         panic!("application {key} is known");
     };
     let touched = (Source::Authorizations, Group { key, member });
     let touched: TouchedGroups = was_live.then_some(touched).into_iter().collect();
-    model.tell(told.as_slice(), &touched);
+    model.record_notifications(notifications.as_slice(), &touched);
     Ok(())
 }
 
-async fn compare(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
+async fn compare(entities: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
     let mine = base..base + IDS;
     let efforts = model.effort_rows();
     let authorizations = model.authorization_rows();
     for (keys, batch_rows) in [(None, 4), (Some(vec![base + 2, base, base + 9, base]), 2)] {
         let is_asked = |key: i64| keys.as_ref().is_none_or(|keys| keys.contains(&key));
-        let dump = canon
+        let dump = entities
             .dump(Source::Efforts, keys.as_deref(), batch_rows)
             .await?;
         let found: Vec<RecordBatch> = dump.try_collect().await?;
@@ -469,7 +488,7 @@ async fn compare(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()
         expected.retain(|row| is_asked(row.segment_id));
         assert_eq!(found, expected, "efforts of {keys:?}");
 
-        let dump = canon
+        let dump = entities
             .dump(Source::Authorizations, keys.as_deref(), batch_rows)
             .await?;
         let found: Vec<RecordBatch> = dump.try_collect().await?;
@@ -485,48 +504,48 @@ async fn compare(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()
             member: member + base,
         })
         .into();
-    let found = effort_rows(&canon.groups(Source::Efforts, &asked).await?);
+    let found = effort_rows(&entities.groups(Source::Efforts, &asked).await?);
     let is_asked = |key: i64, member: i64| asked.contains(&Group { key, member });
     let mut expected = efforts;
     expected.retain(|row| is_asked(row.segment_id, row.athlete_id));
     assert_eq!(found, expected, "groups of efforts");
-    let found = authorization_rows(&canon.groups(Source::Authorizations, &asked).await?);
+    let found = authorization_rows(&entities.groups(Source::Authorizations, &asked).await?);
     let mut expected = authorizations;
     expected.retain(|row| is_asked(row.application_id, row.athlete_id));
     assert_eq!(found, expected, "groups of authorizations");
-    compare_lists(canon, base, model).await
+    compare_lists(entities, base, model).await
 }
 
-async fn compare_lists(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
+async fn compare_lists(entities: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
     for id in base..base + 4 {
         let members = model.clubs.values();
         let members = members.filter(|row| row.club_id == id && !row.is_deleted);
         let members: Vec<i64> = members.map(|row| row.athlete_id).collect();
-        assert_eq!(canon.club_members(id).await?, members, "club {id}");
+        assert_eq!(entities.club_members(id).await?, members, "club {id}");
         let followed = model.follows.values();
         let followed = followed.filter(|row| row.follower_id == id && !row.is_deleted);
         let followed: Vec<i64> = followed.map(|row| row.followed_id).collect();
         assert_eq!(
-            canon.followed_athletes(id).await?,
+            entities.followed_athletes(id).await?,
             followed,
             "followed by {id}"
         );
         let known = model.applications.get(&id);
-        assert_eq!(canon.application(id).await?.as_ref(), known);
+        assert_eq!(entities.application(id).await?.as_ref(), known);
     }
-    let mut listed = canon.applications(Some(base - 1), 10).await?;
+    let mut listed = entities.applications(Some(base - 1), 10).await?;
     listed.retain(|row| row.id < base + IDS);
     let expected: Vec<Application> = model.applications.values().cloned().collect();
     assert_eq!(listed, expected);
-    let after = canon.applications(Some(base), 1).await?;
+    let after = entities.applications(Some(base), 1).await?;
     let after = after.first().filter(|row| row.id < base + IDS);
     assert_eq!(after, expected.iter().find(|row| row.id > base));
 
     for id in base..base + APPLICATIONS {
         let (seen, _) = model.application(id);
-        model.admin.compare(canon, id, seen).await?;
+        model.admin.compare(entities, id, seen).await?;
     }
-    let pending = pending(canon, 100_000).await?;
+    let pending = pending(entities, 100_000).await?;
     let expected: Vec<Notification> = model
         .outbox
         .iter()
@@ -536,6 +555,6 @@ async fn compare_lists(canon: &dyn EntityAdmin, base: i64, model: &Model) -> Res
             group: *group,
         })
         .collect();
-    assert_eq!(pending, expected, "what waits in the outbox");
+    assert_eq!(pending, expected, "the pending outbox entries");
     Ok(())
 }

@@ -17,7 +17,7 @@ const LOG_LINES: usize = 20;
 
 /// A server started by `deploy/servers` with its own ports and folder.
 #[derive(Debug)]
-pub struct OwnServer {
+pub struct DedicatedServer {
     name: &'static str,
     folder: TempDir,
     port: u16,
@@ -25,7 +25,7 @@ pub struct OwnServer {
     child: Child,
 }
 
-impl OwnServer {
+impl DedicatedServer {
     /// Starts a Redis with its append-only file.
     #[must_use]
     pub fn redis() -> Self {
@@ -38,7 +38,7 @@ impl OwnServer {
         Self::start("cassandra", "CASSANDRA_PORT", Vec::new())
     }
 
-    /// Starts a Kafka of one broker. Clients of [`OwnServer::behind_proxy`] are directed to
+    /// Starts a Kafka of one broker. Clients of [`DedicatedServer::behind_proxy`] are directed to
     /// `proxy`, the port of a proxy in front of it.
     #[must_use]
     pub fn kafka(proxy: Option<u16>) -> Self {
@@ -46,8 +46,8 @@ impl OwnServer {
         Self::start("kafka", "KAFKA_PORT", Vec::from_iter(proxy))
     }
 
-    /// Starts a Kafka with TLS at [`OwnServer::secure`] for the user `backstitch` with the same
-    /// password. `pem` is a file with its key and certificate.
+    /// Starts a Kafka with TLS at [`DedicatedServer::secure`] for the user `backstitch` with the
+    /// same password. `pem` is a file with its key and certificate.
     #[must_use]
     pub fn secure_kafka(pem: &str) -> Self {
         let pem = ("TLS_PEM", pem.to_owned());
@@ -120,7 +120,7 @@ impl OwnServer {
     }
 
     /// Restarts it after it was killed, and waits until it answers.
-    pub fn start_again(&mut self) {
+    pub fn restart(&mut self) {
         self.child = spawn(self.name, &self.variables);
         self.wait();
     }
@@ -130,7 +130,7 @@ impl OwnServer {
     /// # Panics
     /// If `redis-cli` is not installed.
     #[must_use]
-    pub fn ask_redis(&self, command: &[&str]) -> String {
+    pub fn run_redis_command(&self, command: &[&str]) -> String {
         let ran = Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])
             .args(command)
@@ -169,7 +169,7 @@ impl OwnServer {
     }
 }
 
-impl Drop for OwnServer {
+impl Drop for DedicatedServer {
     fn drop(&mut self) {
         // The server may have been killed already.
         let _gone = self.child.kill();

@@ -15,22 +15,22 @@ const MIGRATE_MS: &str = "60000";
 
 /// A folder of an installation, with the configuration of its processes.
 #[derive(Debug)]
-pub struct Place {
+pub struct Installation {
     folder: TempDir,
     data: PathBuf,
     options: Option<StoresOptions>,
     partitions: u32,
 }
 
-impl Drop for Place {
+impl Drop for Installation {
     fn drop(&mut self) {
         if let Some(options) = &self.options {
-            servers::forget(options);
+            servers::delete_installation(options);
         }
     }
 }
 
-impl Place {
+impl Installation {
     /// Creates an installation in a data folder.
     ///
     /// # Panics
@@ -54,7 +54,7 @@ impl Place {
     #[must_use]
     pub fn on_servers() -> Self {
         let at = Addresses::default();
-        Self::on_these(&at, "")
+        Self::with_addresses(&at, "")
     }
 
     /// Creates and migrates an installation on servers; `more` is appended to its configuration.
@@ -62,7 +62,7 @@ impl Place {
     /// # Panics
     /// If a server is unavailable.
     #[must_use]
-    pub fn on_these(at: &Addresses, more: &str) -> Self {
+    pub fn with_addresses(at: &Addresses, more: &str) -> Self {
         Self::with_partitions(2, at, more)
     }
 
@@ -111,7 +111,7 @@ impl Place {
         &self.data
     }
 
-    /// Whether it is embedded in its data folder.
+    /// Returns whether it is embedded in its data folder.
     #[must_use]
     pub const fn is_embedded(&self) -> bool {
         self.options.is_none()
@@ -159,6 +159,6 @@ impl Place {
             return World::open(&self.data).await;
         };
         let stores = Stores::open(options).await.expect("the stores");
-        World::of_servers(&self.data, stores, options.namespace.clone())
+        World::open_on_servers(&self.data, stores, options.namespace.clone())
     }
 }

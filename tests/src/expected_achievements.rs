@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use jiff::civil::Date;
 use serde_json::{Value, json};
 
-use crate::standings::{Asked, Truth};
+use crate::expected_boards::{BoardQuery, ExpectedEntities};
 
 /// The boards with achievements; personal records are on the first.
 pub const BOARDS: [&str; 3] = ["overall", "gender:F", "gender:M"];
 
 /// The achievements of athletes after a sequence of group changes.
 #[derive(Debug, Default)]
-pub struct Feats {
+pub struct ExpectedAchievements {
     /// The current entries of athletes, by segment and board.
     rows: BTreeMap<(i64, &'static str), BTreeMap<i64, Value>>,
-    told: BTreeMap<i64, Vec<Value>>,
+    achievements_by_athlete: BTreeMap<i64, Vec<Value>>,
 }
 
 /// Returns a board of a segment for all time.
 #[must_use]
-pub fn board_of(truth: &Truth, segment: i64, board: &str) -> Vec<Value> {
-    truth.board(&Asked {
+pub fn board_of(truth: &ExpectedEntities, segment: i64, board: &str) -> Vec<Value> {
+    truth.board(&BoardQuery {
         segment,
         board: board.to_owned(),
         window: "all".to_owned(),
@@ -42,13 +42,15 @@ fn sorted(rows: &BTreeMap<i64, Value>) -> Vec<&Value> {
     sorted
 }
 
-impl Feats {
+impl ExpectedAchievements {
     /// Records a change of a group to its state in `truth`, notified at this position of the log.
     pub fn change(
         &mut self,
-        truth: &Truth,
-        (segment, athlete): (i64, i64),
-        (partition, offset): (u32, i64),
+        truth: &ExpectedEntities,
+        segment: i64,
+        athlete: i64,
+        partition: u32,
+        offset: i64,
     ) {
         for board in BOARDS {
             let now = board_of(truth, segment, board);
@@ -65,14 +67,15 @@ impl Feats {
                 Some(entry) => drop(after.insert(athlete, entry)),
                 None => drop(after.remove(&athlete)),
             }
-            let mut feats = compare(&before, &after, athlete, board == BOARDS[0]);
-            for feat in &mut feats {
-                feat["segment_id"] = json!(segment);
-                feat["board"] = json!(board);
-                feat["position"] =
+            let mut achievements = compare(&before, &after, athlete, board == BOARDS[0]);
+            for achievement in &mut achievements {
+                achievement["segment_id"] = json!(segment);
+                achievement["board"] = json!(board);
+                achievement["position"] =
                     json!({"source": "efforts", "partition": partition, "offset": offset});
-                let of = self.told.entry(int(feat, "athlete_id")).or_default();
-                of.push(feat.clone());
+                let athlete = int(achievement, "athlete_id");
+                let of_athlete = self.achievements_by_athlete.entry(athlete).or_default();
+                of_athlete.push(achievement.clone());
             }
             self.rows.insert((segment, board), after);
         }
@@ -80,17 +83,19 @@ impl Feats {
 
     /// Returns all achievements of an athlete, sorted independently of the system.
     #[must_use]
-    pub fn of(&self, athlete: i64) -> Vec<Value> {
-        let mut told = self.told.get(&athlete).cloned().unwrap_or_default();
-        told.sort_by_key(Value::to_string);
-        told
+    pub fn achievements(&self, athlete: i64) -> Vec<Value> {
+        let achievements = self.achievements_by_athlete.get(&athlete);
+        let mut achievements = achievements.cloned().unwrap_or_default();
+        achievements.sort_by_key(Value::to_string);
+        achievements
     }
 
     /// Returns the number of achievements of a kind.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
-        let all = self.told.values().flatten();
-        all.filter(|feat| feat["kind"] == kind).count()
+        let all = self.achievements_by_athlete.values().flatten();
+        all.filter(|achievement| achievement["kind"] == kind)
+            .count()
     }
 }
 
@@ -108,21 +113,21 @@ fn compare(
             .position(|row| int(row, "athlete_id") == athlete);
         place.map(|place| place + 1)
     };
-    let feat = |kind: &str, row: &Value| {
-        let mut feat = row.clone();
-        feat["kind"] = json!(kind);
-        feat["rank"] = json!(rank(int(row, "athlete_id")));
-        feat
+    let achievement = |kind: &str, row: &Value| {
+        let mut achievement = row.clone();
+        achievement["kind"] = json!(kind);
+        achievement["rank"] = json!(rank(int(row, "athlete_id")));
+        achievement
     };
-    let mut feats = Vec::new();
+    let mut achievements = Vec::new();
     let first = |rows: &[&Value]| rows.first().map(|row| int(row, "athlete_id"));
     if first(&old) != first(&new) {
         if let Some(lost) = old.first() {
-            let mut lost = feat("crown_lost", lost);
+            let mut lost = achievement("crown_lost", lost);
             lost["taken_by"] = json!(first(&new));
-            feats.push(lost);
+            achievements.push(lost);
         }
-        feats.extend(new.first().map(|row| feat("crown", row)));
+        achievements.extend(new.first().map(|row| achievement("crown", row)));
     }
     let place = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
     for row in new.iter().take(10).skip(1) {
@@ -133,14 +138,14 @@ fn compare(
             .find(|old| int(old, "athlete_id") == athlete);
         let is_better = athlete == changed && had.is_some_and(|had| place(row) < place(had));
         if had.is_none() || is_better {
-            feats.push(feat("top_ten", row));
+            achievements.push(achievement("top_ten", row));
         }
     }
     if has_records
         && let (Some(had), Some(has)) = (before.get(&changed), after.get(&changed))
         && int(has, "elapsed_time") < int(had, "elapsed_time")
     {
-        feats.push(feat("personal_record", has));
+        achievements.push(achievement("personal_record", has));
     }
-    feats
+    achievements
 }

@@ -59,13 +59,13 @@ impl Post {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// Whether the post was accepted.
+    /// Returns whether the post was accepted.
     #[must_use]
     pub const fn is_taken(&self) -> bool {
         matches!(self.reply, Reply::Status(200..=299))
     }
 
-    /// Whether one of its signatures verifies with a secret, by the receiver's algorithm.
+    /// Returns whether one of its signatures verifies with a secret, by the receiver's algorithm.
     ///
     /// # Panics
     /// If the secret is malformed.
@@ -104,13 +104,13 @@ impl Shared {
 
 /// A webhook receiver. Its thread ends with the test process.
 #[derive(Debug, Clone)]
-pub struct Listener {
+pub struct WebhookReceiver {
     /// The URL that it listens on.
     pub url: String,
     shared: Arc<Shared>,
 }
 
-impl Listener {
+impl WebhookReceiver {
     /// Starts a receiver. It reacts to posts by `replies` in order, and accepts all further ones.
     ///
     /// # Panics
@@ -192,8 +192,9 @@ fn take(mut client: TcpStream, shared: &Shared) {
         }
         Reply::Close => return,
     };
-    let answer =
-        format!("HTTP/1.1 {status} Said\r\nContent-Length: 0\r\n{more}Connection: close\r\n\r\n");
+    let answer = format!(
+        "HTTP/1.1 {status} Scripted\r\nContent-Length: 0\r\n{more}Connection: close\r\n\r\n"
+    );
     // A killed client does not read the answer.
     drop(client.write_all(answer.as_bytes()));
 }

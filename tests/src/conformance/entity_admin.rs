@@ -13,7 +13,7 @@ use stores::notices::{ClaimedNotice, DeliveryOutcome, Notice};
 use stores::{Result, Stores};
 use tokio::task::JoinSet;
 
-use super::canon_rows::{NOW_MS, application, apply, authorization};
+use super::entity_rows::{NOW_MS, application, apply, authorization};
 
 const LIMIT: usize = 100;
 
@@ -35,8 +35,8 @@ fn enforcement(after: bool) -> AuditedChange {
     }
 }
 
-async fn changes(canon: &dyn EntityAdmin, id: i64) -> Result<Vec<(String, AuditedChange)>> {
-    let found = canon.audit_entries(id, None, LIMIT).await?;
+async fn changes(entities: &dyn EntityAdmin, id: i64) -> Result<Vec<(String, AuditedChange)>> {
+    let found = entities.audit_entries(id, None, LIMIT).await?;
     let shown = |entry: AuditEntry| (entry.actor, entry.changed);
     Ok(found.into_iter().map(shown).collect())
 }
@@ -44,18 +44,22 @@ async fn changes(canon: &dyn EntityAdmin, id: i64) -> Result<Vec<(String, Audite
 /// Every change through the port is recorded in the audit log, including changes by ingested lines.
 /// A change without effect is not recorded.
 pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let me = by("cli:ann", Some("more \u{e9}\u{1f600} 'x'"));
     assert_eq!(
-        canon
+        entities
             .change_application(5, ApplicationChange::capacity(3), &me, 1)
             .await?,
         None
     );
-    assert_eq!(changes(canon, 5).await?, []);
+    assert_eq!(changes(entities, 5).await?, []);
     let rows = [5, 6].map(|id| Entity::Application(application(id, 2)));
-    apply(canon, &rows).await?;
-    assert_eq!(changes(canon, 5).await?, [], "a first line changes nothing");
+    apply(entities, &rows).await?;
+    assert_eq!(
+        changes(entities, 5).await?,
+        [],
+        "a first line changes nothing"
+    );
 
     let usage = |athlete_capacity, is_enforced| ApplicationUsage {
         application: application(5, athlete_capacity),
@@ -67,10 +71,10 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
         is_enforced: Some(false),
     };
     for at_ms in [NOW_MS, NOW_MS + 1] {
-        let changed = canon.change_application(5, both, &me, at_ms).await?;
+        let changed = entities.change_application(5, both, &me, at_ms).await?;
         assert_eq!(changed, Some(usage(3, false)));
     }
-    let nothing = canon
+    let nothing = entities
         .change_application(5, ApplicationChange::default(), &me, NOW_MS)
         .await?;
     assert_eq!(nothing, Some(usage(3, false)));
@@ -79,33 +83,33 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
         [Entity::Application(Application { version, ..row })]
     };
     for (capacity, version) in [(7, 2), (8, 1), (7, 3), (9, 4)] {
-        apply(canon, &line(capacity, version)).await?;
+        apply(entities, &line(capacity, version)).await?;
     }
     let on = by("x", None);
-    canon
+    entities
         .change_application(5, ApplicationChange::enforced(true), &on, NOW_MS + 2)
         .await?;
 
-    let told = |actor: &str, changed| (actor.to_owned(), changed);
+    let change_by = |actor: &str, changed| (actor.to_owned(), changed);
     let expected = [
-        told("x", enforcement(true)),
-        told(INGEST, capacity(7, 9)),
-        told(INGEST, capacity(3, 7)),
-        told("cli:ann", enforcement(false)),
-        told("cli:ann", capacity(2, 3)),
+        change_by("x", enforcement(true)),
+        change_by(INGEST, capacity(7, 9)),
+        change_by(INGEST, capacity(3, 7)),
+        change_by("cli:ann", enforcement(false)),
+        change_by("cli:ann", capacity(2, 3)),
     ];
-    assert_eq!(changes(canon, 5).await?, expected);
-    assert_eq!(changes(canon, 6).await?, []);
+    assert_eq!(changes(entities, 5).await?, expected);
+    assert_eq!(changes(entities, 6).await?, []);
     let (mut found, mut before) = (Vec::new(), None);
     loop {
-        let page = canon.audit_entries(5, before, 2).await?;
+        let page = entities.audit_entries(5, before, 2).await?;
         before = page.last().map(|entry| entry.id);
         if page.is_empty() {
             break;
         }
         found.extend(page);
     }
-    assert_eq!(found, canon.audit_entries(5, None, LIMIT).await?);
+    assert_eq!(found, entities.audit_entries(5, None, LIMIT).await?);
     let first = found.pop().expect("five");
     let expected = AuditEntry {
         id: first.id,
@@ -122,7 +126,7 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
 
 /// The audit record of an ingested line names its sender, and the application's owner can read it.
 pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let line = |owner: serde_json::Value, athlete_capacity, version| {
         let row = application(5, athlete_capacity);
         let row = Application {
@@ -142,7 +146,7 @@ pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> 
         (ann.clone(), 3, 3),
     ] {
         let rows = line(owner, capacity, version);
-        canon.apply_as(&rows, &key, NOW_MS).await?;
+        entities.apply_as(&rows, &key, NOW_MS).await?;
     }
     let owner = |before: &serde_json::Value, after: &serde_json::Value| AuditedChange::Owner {
         before: before.clone(),
@@ -153,54 +157,54 @@ pub async fn lines_are_recorded_with_their_sender(ports: &Stores) -> Result<()> 
         (key.clone(), owner(&seven, &ann)),
         (key.clone(), owner(&ann, &seven)),
     ];
-    assert_eq!(changes(canon, 5).await?, expected);
-    apply(canon, &line(seven.clone(), 3, 4)).await?;
-    let newest = changes(canon, 5).await?.into_iter().next();
+    assert_eq!(changes(entities, 5).await?, expected);
+    apply(entities, &line(seven.clone(), 3, 4)).await?;
+    let newest = changes(entities, 5).await?.into_iter().next();
     assert_eq!(newest, Some((INGEST.to_owned(), owner(&ann, &seven))));
     Ok(())
 }
 
 /// While a capacity is not enforced, every athlete can connect. Once it is enforced again, no new
 /// athlete can, and connected ones stay connected.
-pub async fn enforcement_is_a_switch(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
-    apply(canon, &[Entity::Application(application(5, 0))]).await?;
+pub async fn enforcement_can_be_switched(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
+    apply(entities, &[Entity::Application(application(5, 0))]).await?;
     let full = |connected| AuthorizeOutcome::CapacityReached {
         connected,
         capacity: 0,
     };
-    assert_eq!(canon.authorize(5, 1, NOW_MS).await?, full(0));
+    assert_eq!(entities.authorize(5, 1, NOW_MS).await?, full(0));
     let me = by("me", None);
-    let off = canon
+    let off = entities
         .change_application(5, ApplicationChange::enforced(false), &me, NOW_MS)
         .await?;
     assert!(off.is_some_and(|usage| !usage.is_enforced));
     for member in [1, 2] {
-        let made = canon.authorize(5, member, NOW_MS).await?;
+        let made = entities.authorize(5, member, NOW_MS).await?;
         assert!(matches!(made, AuthorizeOutcome::New { .. }), "{made:?}");
     }
-    canon
+    entities
         .change_application(5, ApplicationChange::enforced(true), &me, NOW_MS)
         .await?;
     assert_eq!(
-        canon.authorize(5, 2, NOW_MS).await?,
+        entities.authorize(5, 2, NOW_MS).await?,
         AuthorizeOutcome::AlreadyConnected
     );
-    assert_eq!(canon.authorize(5, 3, NOW_MS).await?, full(2));
+    assert_eq!(entities.authorize(5, 3, NOW_MS).await?, full(2));
     let rows = [3, 7].map(|id| Entity::Application(application(id, 4)));
-    apply(canon, &rows).await?;
-    apply(canon, &[Entity::Authorization(authorization(1, 7, 1))]).await?;
+    apply(entities, &rows).await?;
+    apply(entities, &[Entity::Authorization(authorization(1, 7, 1))]).await?;
     let numbers = |usages: Vec<ApplicationUsage>| -> Vec<(i64, Option<i64>)> {
         let number = |usage: ApplicationUsage| (usage.application.id, usage.connected);
         usages.into_iter().map(number).collect()
     };
     let all = [(3, Some(0)), (5, Some(2)), (7, Some(1))];
-    assert_eq!(numbers(canon.usages(None, LIMIT).await?), all);
-    assert_eq!(numbers(canon.usages(Some(3), 1).await?), all[1..2]);
-    assert_eq!(numbers(canon.usages(Some(i64::MAX), 1).await?), []);
-    let some = canon.usages_by_id(&[7, 9, 3, 7]).await?;
+    assert_eq!(numbers(entities.usages(None, LIMIT).await?), all);
+    assert_eq!(numbers(entities.usages(Some(3), 1).await?), all[1..2]);
+    assert_eq!(numbers(entities.usages(Some(i64::MAX), 1).await?), []);
+    let some = entities.usages_by_id(&[7, 9, 3, 7]).await?;
     assert_eq!(numbers(some), [all[0], all[2]]);
-    assert_eq!(canon.usages_by_id(&[]).await?, []);
+    assert_eq!(entities.usages_by_id(&[]).await?, []);
     Ok(())
 }
 
@@ -208,21 +212,21 @@ pub async fn enforcement_is_a_switch(ports: &Stores) -> Result<()> {
 /// capacity and is recorded.
 #[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let (dev, admin) = (by("dev", Some("a launch")), by("admin", Some("fine")));
-    let asked = canon.request_capacity(5, 10, &dev, NOW_MS).await?;
+    let asked = entities.request_capacity(5, 10, &dev, NOW_MS).await?;
     assert_eq!(asked, CapacityRequestOutcome::UnknownApplication);
     let rows = [5, 6].map(|id| Entity::Application(application(id, 4)));
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     for wish in [4, 1] {
-        let asked = canon.request_capacity(5, wish, &dev, NOW_MS).await?;
+        let asked = entities.request_capacity(5, wish, &dev, NOW_MS).await?;
         let athlete_capacity = 4;
         assert_eq!(
             asked,
             CapacityRequestOutcome::AlreadySufficient { athlete_capacity }
         );
     }
-    let first = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
+    let first = made(entities.request_capacity(5, 10, &dev, NOW_MS).await?);
     let expected = CapacityRequest {
         id: first.id,
         application_id: 5,
@@ -235,12 +239,12 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
         granted_capacity: None,
     };
     assert_eq!(first, expected);
-    let again = canon.request_capacity(5, 99, &dev, NOW_MS).await?;
+    let again = entities.request_capacity(5, 99, &dev, NOW_MS).await?;
     assert_eq!(again, CapacityRequestOutcome::AlreadyOpen(first.clone()));
-    let other = made(canon.request_capacity(6, 8, &by("o", None), 1).await?);
+    let other = made(entities.request_capacity(6, 8, &by("o", None), 1).await?);
 
     let refused = done(
-        canon
+        entities
             .decide_request(first.id, RequestDecision::Refuse, &admin, 2)
             .await?,
     );
@@ -251,40 +255,44 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
         ..first
     };
     assert_eq!(refused, (expected.clone(), 4));
-    let late = canon.decide_request(expected.id, RequestDecision::Grant(None), &admin, 3);
+    let late = entities.decide_request(expected.id, RequestDecision::Grant(None), &admin, 3);
     assert_eq!(
         late.await?,
         DecisionOutcome::AlreadyDecided(expected.clone())
     );
-    let unknown = canon
+    let unknown = entities
         .decide_request(i64::MAX, RequestDecision::Refuse, &admin, 3)
         .await?;
     assert_eq!(unknown, DecisionOutcome::Unknown);
 
-    let second = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
+    let second = made(entities.request_capacity(5, 10, &dev, NOW_MS).await?);
     assert!(second.id > expected.id);
-    let lowers = canon.decide_request(second.id, RequestDecision::Grant(Some(3)), &admin, 3);
+    let lowers = entities.decide_request(second.id, RequestDecision::Grant(Some(3)), &admin, 3);
     let athlete_capacity = 4;
     assert_eq!(
         lowers.await?,
         DecisionOutcome::WouldLower { athlete_capacity }
     );
     let granted = RequestDecision::Grant(Some(7));
-    let (granted, now) = done(canon.decide_request(second.id, granted, &admin, 4).await?);
+    let (granted, now) = done(
+        entities
+            .decide_request(second.id, granted, &admin, 4)
+            .await?,
+    );
     assert_eq!((granted.granted_capacity, now), (Some(7), 7));
     // A decision does not lower a capacity that was raised in the meantime.
-    let third = made(canon.request_capacity(5, 8, &dev, NOW_MS).await?);
+    let third = made(entities.request_capacity(5, 8, &dev, NOW_MS).await?);
     let me = by("me", None);
-    canon
+    entities
         .change_application(5, ApplicationChange::capacity(20), &me, NOW_MS)
         .await?;
     let (raised, now) = done(
-        canon
+        entities
             .decide_request(third.id, RequestDecision::Grant(None), &me, 5)
             .await?,
     );
     assert_eq!((raised.granted_capacity, now), (Some(20), 20));
-    let audit = canon.audit_entries(5, None, LIMIT).await?;
+    let audit = entities.audit_entries(5, None, LIMIT).await?;
     let audit: Vec<_> = audit
         .into_iter()
         .map(|e| (e.changed, e.request_id))
@@ -297,7 +305,7 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
             application_id,
             state,
         };
-        let found = canon.capacity_requests(of, before, LIMIT).await?;
+        let found = entities.capacity_requests(of, before, LIMIT).await?;
         Result::Ok(found.iter().map(|found| found.id).collect::<Vec<_>>())
     };
     let all = [third.id, second.id, other.id, expected.id];
@@ -317,16 +325,19 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
 }
 
 /// Of many concurrent requests one is created; of many concurrent decisions one succeeds.
-pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn concurrent_requests_and_decisions_apply_once(
+    one: &Stores,
+    other: &Stores,
+) -> Result<()> {
     const TASKS: i64 = 24;
     let canons = [Arc::clone(&one.entities), Arc::clone(&other.entities)];
     apply(&*one.entities, &[Entity::Application(application(5, 1))]).await?;
     let mut asking = JoinSet::new();
     for task in 0..TASKS {
-        let canon = Arc::clone(&canons[usize::from(task % 2 == 0)]);
+        let entities = Arc::clone(&canons[usize::from(task % 2 == 0)]);
         asking.spawn(async move {
             let me = by(&format!("dev {task}"), None);
-            canon.request_capacity(5, 10 + task, &me, NOW_MS).await
+            entities.request_capacity(5, 10 + task, &me, NOW_MS).await
         });
     }
     let (mut new, mut open) = (Vec::new(), Vec::new());
@@ -344,14 +355,14 @@ pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()
 
     let mut deciding = JoinSet::new();
     for task in 0..TASKS {
-        let canon = Arc::clone(&canons[usize::from(task % 2 == 0)]);
+        let entities = Arc::clone(&canons[usize::from(task % 2 == 0)]);
         let (id, me) = (request.id, by(&format!("admin {task}"), None));
         deciding.spawn(async move {
             let decision = match task % 3 {
                 0 => RequestDecision::Refuse,
                 _ => RequestDecision::Grant(Some(100 + task)),
             };
-            canon.decide_request(id, decision, &me, NOW_MS).await
+            entities.decide_request(id, decision, &me, NOW_MS).await
         });
     }
     let (mut decided, mut late) = (Vec::new(), Vec::new());
@@ -378,10 +389,10 @@ pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()
 }
 
 /// A threshold is recorded once while the capacity stays the same, however it is reached.
-pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn thresholds_are_recorded_once(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let noted = async || {
-        let found = canon.notices(Some(5), None, LIMIT).await?;
+        let found = entities.notices(Some(5), None, LIMIT).await?;
         let shown = |notice: &Notice| (notice.threshold, notice.connected, notice.athlete_capacity);
         let mut shown: Vec<_> = found.iter().map(shown).collect();
         shown.reverse();
@@ -389,41 +400,41 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
     };
     let rows = [(5, 10), (6, 0), (7, 1)];
     let rows = rows.map(|(id, capacity)| Entity::Application(application(id, capacity)));
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     for member in 1..=7 {
-        canon.authorize(5, member, NOW_MS).await?;
+        entities.authorize(5, member, NOW_MS).await?;
     }
     assert_eq!(noted().await?, []);
-    canon.authorize(5, 8, NOW_MS).await?;
+    entities.authorize(5, 8, NOW_MS).await?;
     let mut expected = vec![(80, 8, 10)];
     assert_eq!(noted().await?, expected);
     // An athlete disconnects and connects again.
-    canon.revoke(5, 8, NOW_MS).await?;
-    canon.authorize(5, 8, NOW_MS).await?;
+    entities.revoke(5, 8, NOW_MS).await?;
+    entities.authorize(5, 8, NOW_MS).await?;
     assert_eq!(noted().await?, expected);
     // Ingested lines exceed the capacity in one step.
     let lines: Vec<Entity> = (9..=12)
         .map(|member| Entity::Authorization(authorization(member, 5, member)))
         .collect();
-    apply(canon, &lines).await?;
+    apply(entities, &lines).await?;
     let thresholds: Vec<i64> = noted().await?.iter().map(|noted| noted.0).collect();
     assert_eq!(thresholds, [80, 90, 100]);
     expected = noted().await?;
     // A higher capacity starts new thresholds; those already reached are recorded at once.
     let me = by("me", None);
-    canon
+    entities
         .change_application(5, ApplicationChange::capacity(15), &me, NOW_MS)
         .await?;
     expected.push((80, 12, 15));
     assert_eq!(noted().await?, expected);
-    canon
+    entities
         .change_application(5, ApplicationChange::capacity(15), &me, NOW_MS)
         .await?;
-    canon
+    entities
         .change_application(5, ApplicationChange::enforced(false), &me, NOW_MS)
         .await?;
     assert_eq!(noted().await?, expected);
-    canon
+    entities
         .change_application(5, ApplicationChange::capacity(1), &me, NOW_MS)
         .await?;
     expected.extend([80, 90, 100].map(|threshold| (threshold, 12, 1)));
@@ -433,16 +444,16 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
         version: 9,
         ..application(5, 15)
     };
-    apply(canon, &[Entity::Application(line)]).await?;
+    apply(entities, &[Entity::Application(line)]).await?;
     expected.push((80, 12, 15));
     assert_eq!(noted().await?, expected);
     // With a capacity of 0, the first athlete that an ingested line connects reaches every
     // threshold.
     let lines =
         [(21, 6), (22, 7)].map(|(id, app)| Entity::Authorization(authorization(id, app, 1)));
-    apply(canon, &lines).await?;
+    apply(entities, &lines).await?;
     let of = async |id| {
-        let found = canon.notices(Some(id), None, LIMIT).await?;
+        let found = entities.notices(Some(id), None, LIMIT).await?;
         Result::Ok(
             found
                 .iter()
@@ -452,9 +463,9 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
         )
     };
     assert_eq!((of(6).await?, of(7).await?), (vec![100], vec![80, 90, 100]));
-    let all = canon.notices(None, None, LIMIT).await?;
+    let all = entities.notices(None, None, LIMIT).await?;
     assert_eq!(all.len(), expected.len() + 4);
-    assert_eq!(canon.notices(None, Some(all[1].id), 2).await?, all[2..4]);
+    assert_eq!(entities.notices(None, Some(all[1].id), 2).await?, all[2..4]);
     Ok(())
 }
 
@@ -473,8 +484,8 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
     let canons = [Arc::clone(&one.entities), Arc::clone(&other.entities)];
     let mut claiming = JoinSet::new();
     for task in 0..16 {
-        let canon = Arc::clone(&canons[task % 2]);
-        claiming.spawn(async move { canon.claim_notices(1_000, 2_000, 8).await });
+        let entities = Arc::clone(&canons[task % 2]);
+        claiming.spawn(async move { entities.claim_notices(1_000, 2_000, 8).await });
     }
     let mut ids = Vec::new();
     while let Some(claimed) = claiming.join_next().await {

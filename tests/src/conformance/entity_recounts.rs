@@ -9,7 +9,7 @@ use stores::admin::EntityAdmin;
 use stores::recounts::{CountedApplication, RecordedCount, Recount};
 use stores::{Result, Stores};
 
-use super::canon_rows::{NOW_MS, application, apply, authorization};
+use super::entity_rows::{NOW_MS, application, apply, authorization};
 
 const LIMIT: usize = 100;
 
@@ -37,18 +37,18 @@ fn numbers(recounts: &[Recount]) -> Vec<(i64, RecordedCount)> {
     recounts.iter().map(number).collect()
 }
 
-async fn recorded(canon: &dyn EntityAdmin, id: i64) -> Result<Option<RecordedCount>> {
-    let found = canon.counted_applications(&[id]).await?;
+async fn recorded(entities: &dyn EntityAdmin, id: i64) -> Result<Option<RecordedCount>> {
+    let found = entities.counted_applications(&[id]).await?;
     Ok(found.first().and_then(|found| found.recorded))
 }
 
 /// Each athlete counts once, however many authorizations are active. Nothing is recorded before a
 /// recount is requested.
-pub async fn athletes_are_counted_anew(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
-    assert_eq!(canon.counted_applications(&[5]).await?, []);
+pub async fn athletes_are_recounted(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
+    assert_eq!(entities.counted_applications(&[5]).await?, []);
     let rows = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| application(id, capacity));
-    apply(canon, &rows.map(Entity::Application)).await?;
+    apply(entities, &rows.map(Entity::Application)).await?;
     let revoked = Authorization {
         revoked_at_us: Some(1),
         ..authorization(5, 5, 12)
@@ -60,81 +60,79 @@ pub async fn athletes_are_counted_anew(ports: &Stores) -> Result<()> {
         authorization(4, 8, 10),
         revoked,
     ];
-    apply(canon, &rows.map(Entity::Authorization)).await?;
+    apply(entities, &rows.map(Entity::Authorization)).await?;
     let all = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| countable(id, capacity, None));
-    assert_eq!(canon.counted_applications_after(None, LIMIT).await?, all);
+    assert_eq!(entities.counted_applications_after(None, LIMIT).await?, all);
     assert_eq!(
-        canon.counted_applications_after(Some(3), 1).await?,
+        entities.counted_applications_after(Some(3), 1).await?,
         all[1..2]
     );
     assert_eq!(
-        canon.counted_applications_after(Some(i64::MAX), 1).await?,
+        entities
+            .counted_applications_after(Some(i64::MAX), 1)
+            .await?,
         []
     );
     assert_eq!(
-        canon.counted_applications(&[8, 9, 3, 8]).await?,
+        entities.counted_applications(&[8, 9, 3, 8]).await?,
         [all[0], all[2]]
     );
 
-    let made = canon.recount(&[8, 5, 3, 5], NOW_MS).await?;
+    let made = entities.recount(&[8, 5, 3, 5], NOW_MS).await?;
     let expected = [(3, 0), (5, 2), (8, 1)].map(|(id, count)| (id, counted(count, NOW_MS)));
     assert_eq!(numbers(&made), expected);
     assert_eq!(
-        canon.counted_applications_after(None, LIMIT).await?,
+        entities.counted_applications_after(None, LIMIT).await?,
         all,
         "not yet"
     );
-    canon.record_recounts(&made).await?;
-    assert_eq!(recorded(canon, 5).await?, Some(counted(2, NOW_MS)));
-    assert_eq!(recorded(canon, 3).await?, Some(counted(0, NOW_MS)));
+    entities.record_recounts(&made).await?;
+    assert_eq!(recorded(entities, 5).await?, Some(counted(2, NOW_MS)));
+    assert_eq!(recorded(entities, 3).await?, Some(counted(0, NOW_MS)));
 
-    canon.revoke(5, 10, NOW_MS).await?;
-    let made = canon.recount(&[5], NOW_MS - 1).await?;
-    canon.record_recounts(&made).await?;
+    entities.revoke(5, 10, NOW_MS).await?;
+    let made = entities.recount(&[5], NOW_MS - 1).await?;
+    entities.record_recounts(&made).await?;
     let now = counted(1, NOW_MS - 1);
-    assert_eq!(
-        recorded(canon, 5).await?,
-        Some(now),
-        "whatever a clock says"
-    );
-    assert_eq!(canon.recount(&[], NOW_MS).await?, []);
-    canon.record_recounts(&[]).await
+    assert_eq!(recorded(entities, 5).await?, Some(now), "for any clock");
+    assert_eq!(entities.recount(&[], NOW_MS).await?, []);
+    entities.record_recounts(&[]).await
 }
 
 /// Of two overlapping recounts the one that started later wins, in any order of recording and from
 /// any process.
-pub async fn the_later_recount_stays(ports: &Stores, other: &Stores) -> Result<()> {
-    let (canon, other) = (&*ports.entities, &*other.entities);
+pub async fn the_later_recount_wins(ports: &Stores, other: &Stores) -> Result<()> {
+    let (entities, other) = (&*ports.entities, &*other.entities);
     let rows = [5, 6].map(|id| Entity::Application(application(id, 9)));
-    apply(canon, &rows).await?;
-    let first = canon.recount(&[5, 6], NOW_MS).await?;
-    apply(canon, &[Entity::Authorization(authorization(1, 5, 10))]).await?;
+    apply(entities, &rows).await?;
+    let first = entities.recount(&[5, 6], NOW_MS).await?;
+    apply(entities, &[Entity::Authorization(authorization(1, 5, 10))]).await?;
     // A clock that is behind.
     let second = other.recount(&[5], NOW_MS - 9).await?;
     assert!(second[0].ticket > first[0].ticket);
     other.record_recounts(&second).await?;
-    canon.record_recounts(&first).await?;
-    canon.record_recounts(&first).await?;
-    for canon in [canon, other] {
-        assert_eq!(recorded(canon, 5).await?, Some(counted(1, NOW_MS - 9)));
-        assert_eq!(recorded(canon, 6).await?, Some(counted(0, NOW_MS)));
+    entities.record_recounts(&first).await?;
+    entities.record_recounts(&first).await?;
+    for entities in [entities, other] {
+        assert_eq!(recorded(entities, 5).await?, Some(counted(1, NOW_MS - 9)));
+        assert_eq!(recorded(entities, 6).await?, Some(counted(0, NOW_MS)));
     }
     // A recount that started and was never recorded does not block others.
-    let _lost = canon.recount(&[5], NOW_MS).await?;
-    apply(canon, &[Entity::Authorization(authorization(2, 5, 11))]).await?;
+    let _lost = entities.recount(&[5], NOW_MS).await?;
+    apply(entities, &[Entity::Authorization(authorization(2, 5, 11))]).await?;
     let last = other.recount(&[5], NOW_MS).await?;
     other.record_recounts(&last).await?;
-    assert_eq!(recorded(canon, 5).await?, Some(counted(2, NOW_MS)));
+    assert_eq!(recorded(entities, 5).await?, Some(counted(2, NOW_MS)));
     Ok(())
 }
 
 /// A recount after a change records that change or a later count, also with a second process that
 /// does the same concurrently.
-pub async fn recounts_side_by_side_end_right(ports: &Stores, other: &Stores) -> Result<()> {
+pub async fn concurrent_recounts_are_correct(ports: &Stores, other: &Stores) -> Result<()> {
     const APPLICATIONS: [i64; 3] = [21, 22, 23];
     let rows = APPLICATIONS.map(|id| Entity::Application(application(id, 1_000)));
     apply(&*ports.entities, &rows).await?;
-    let work = async |canon: &dyn EntityAdmin, seed: u64| -> Result<Vec<Authorization>> {
+    let work = async |entities: &dyn EntityAdmin, seed: u64| -> Result<Vec<Authorization>> {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut rows: BTreeMap<i64, Authorization> = BTreeMap::new();
         for step in 0..15 {
@@ -152,9 +150,9 @@ pub async fn recounts_side_by_side_end_right(ports: &Stores, other: &Stores) -> 
                 ..authorization(id, application, athlete)
             };
             rows.insert(id, row.clone());
-            apply(canon, &[Entity::Authorization(row)]).await?;
-            let made = canon.recount(&[application], NOW_MS).await?;
-            canon.record_recounts(&made).await?;
+            apply(entities, &[Entity::Authorization(row)]).await?;
+            let made = entities.recount(&[application], NOW_MS).await?;
+            entities.record_recounts(&made).await?;
         }
         Ok(rows.into_values().collect())
     };

@@ -46,13 +46,13 @@ const SECONDS: i64 = 7 * 86_400;
 
 /// A generator of plays.
 #[derive(Debug)]
-pub struct Traffic {
+pub struct PlayGenerator {
     rng: SmallRng,
     next: u64,
     sent: Vec<String>,
 }
 
-impl Traffic {
+impl PlayGenerator {
     /// Returns a generator with the same plays for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -118,7 +118,7 @@ impl Traffic {
 
 /// A query, as a request path and as the recount's question.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct PlayQuery {
     /// The request path.
     pub path: String,
     kind: Kind,
@@ -139,7 +139,7 @@ enum Kind {
     },
     Listeners,
     /// The value of one layer.
-    Of(&'static str),
+    SingleLayer(&'static str),
 }
 
 /// Runs one random query and compares the answer with a recount of everything before its position.
@@ -148,18 +148,18 @@ enum Kind {
 ///
 /// # Panics
 /// If the answer differs from the recount.
-pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng) {
-    let asked = Asked::make_up(rng);
-    if matches!(asked.kind, Kind::Of("realtime")) && world.had_damaged_live() {
+pub async fn check_random_query(world: &World, client: &Client, rng: &mut SmallRng) {
+    let query = PlayQuery::random_query(rng);
+    if matches!(query.kind, Kind::SingleLayer("realtime")) && world.was_live_damaged() {
         return;
     }
     let counted = world.counted().await;
-    let Some(answer) = ask(world, client, &asked.path).await else {
+    let Some(answer) = ask(world, client, &query.path).await else {
         return;
     };
     let provenance = &answer["provenance"];
     let position = position_of(&answer);
-    if let Kind::Of(layer) = asked.kind {
+    if let Kind::SingleLayer(layer) = query.kind {
         // Two runs at once, while one is being published.
         if provenance["complete"] != json!(true) {
             return;
@@ -168,12 +168,12 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
         assert!(
             layer == "realtime" && source == "realtime" || layer == "batch" && source != "merged",
             "{}: {answer}",
-            asked.path
+            query.path
         );
         if source == "batch" {
             // Its position is that of the newest run.
             let truth = world.recount(provenance, &position).await;
-            asked.check(&answer, &truth);
+            query.check(&answer, &truth);
             return;
         }
     }
@@ -182,12 +182,12 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
             .iter()
             .zip(&counted)
             .all(|(at, counted)| at >= counted);
-        assert!(holds, "{}: {counted:?} were counted: {answer}", asked.path);
+        assert!(holds, "{}: {counted:?} were counted: {answer}", query.path);
     } else {
-        assert!(world.is_disturbed(), "{}: {answer}", asked.path);
+        assert!(world.is_disturbed(), "{}: {answer}", query.path);
     }
     let truth = world.recount(provenance, &position).await;
-    asked.check(&answer, &truth);
+    query.check(&answer, &truth);
 }
 
 /// Returns the position of an answer in the log of plays.
@@ -200,22 +200,22 @@ pub fn position_of(answer: &Value) -> Vec<i64> {
     serde_json::from_value(position).unwrap_or_else(|e| panic!("{e} in {answer}"))
 }
 
-impl Asked {
+impl PlayQuery {
     /// Generates a query over both layers.
     #[must_use]
-    pub fn make_up_of_both(rng: &mut SmallRng) -> Self {
+    pub fn random_over_both_layers(rng: &mut SmallRng) -> Self {
         loop {
-            let asked = Self::make_up(rng);
-            if !matches!(asked.kind, Kind::Of(_)) {
-                return asked;
+            let query = Self::random_query(rng);
+            if !matches!(query.kind, Kind::SingleLayer(_)) {
+                return query;
             }
         }
     }
 
     /// Generates any query.
     #[must_use]
-    pub fn make_up(rng: &mut SmallRng) -> Self {
-        let filters = make_up_filters(rng);
+    pub fn random_query(rng: &mut SmallRng) -> Self {
+        let filters = random_filters(rng);
         let mut query = String::new();
         for (name, value) in &filters {
             let text = value
@@ -225,7 +225,7 @@ impl Asked {
         }
         let zone_name = *ZONES.choose(rng).expect("zones");
         let zone = TimeZone::get(zone_name).expect("a zone");
-        let (range, time) = make_up_range(rng, &zone);
+        let (range, time) = random_period(rng, &zone);
         write!(query, "&tz={zone_name}&{time}").expect("a string");
         let bounded = range.0.is_some();
         let question = Question { filters, range };
@@ -233,7 +233,11 @@ impl Asked {
             3..=4 => ("uniques", Kind::Listeners, String::new()),
             5 => {
                 let layer = *["batch", "realtime"].choose(rng).expect("layers");
-                ("total", Kind::Of(layer), format!("&prefer={layer}"))
+                (
+                    "total",
+                    Kind::SingleLayer(layer),
+                    format!("&prefer={layer}"),
+                )
             }
             0 | 6..=8 if bounded => {
                 let interval = *["hour", "day", "week", "month"]
@@ -271,9 +275,9 @@ impl Asked {
         }
     }
 
-    /// Whether plays of one of these owners can match the query.
+    /// Returns whether plays of one of these owners can match the query.
     #[must_use]
-    pub fn is_of(&self, owners: &[i64]) -> bool {
+    pub fn may_match(&self, owners: &[i64]) -> bool {
         let mut filters = self.question.filters.iter();
         let owner = filters.find(|(name, _)| *name == "owner_id");
         let owner = owner.and_then(|(_, owner)| owner.as_i64());
@@ -287,7 +291,7 @@ impl Asked {
     pub fn check(&self, answer: &Value, truth: &Recount) {
         let (got, want) = match &self.kind {
             Kind::Total { before } => total(answer, truth, &self.question, before.as_ref()),
-            Kind::Of(_) => total(answer, truth, &self.question, None),
+            Kind::SingleLayer(_) => total(answer, truth, &self.question, None),
             Kind::Listeners => {
                 // So few listeners are counted exactly.
                 let listeners = truth.breakdown(&self.question, "listener_id");
@@ -325,8 +329,8 @@ impl Asked {
 
 /// Returns the answer, or `None` if it is refused because live state was lost.
 async fn ask(world: &World, client: &Client, path: &str) -> Option<Value> {
-    let (asker, asked) = (client.clone(), path.to_owned());
-    let (status, body) = tokio::task::spawn_blocking(move || asker.get(&asked))
+    let (client, query) = (client.clone(), path.to_owned());
+    let (status, body) = tokio::task::spawn_blocking(move || client.get(&query))
         .await
         .unwrap_or_else(|e| panic!("{path}: {e}"));
     let answer: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -377,7 +381,7 @@ fn earlier(question: &Question) -> Option<Question> {
     })
 }
 
-fn make_up_filters(rng: &mut SmallRng) -> Vec<(&'static str, Value)> {
+fn random_filters(rng: &mut SmallRng) -> Vec<(&'static str, Value)> {
     let mut filters: Vec<(&'static str, Value)> = Vec::new();
     let by_owner = rng.random_bool(0.7);
     if by_owner {
@@ -403,9 +407,9 @@ fn make_up_filters(rng: &mut SmallRng) -> Vec<(&'static str, Value)> {
     filters
 }
 
-type Stretch = (Option<Timestamp>, Option<Timestamp>);
+type QueryPeriod = (Option<Timestamp>, Option<Timestamp>);
 
-fn make_up_range(rng: &mut SmallRng, zone: &TimeZone) -> (Stretch, String) {
+fn random_period(rng: &mut SmallRng, zone: &TimeZone) -> (QueryPeriod, String) {
     let day = |days: i32| {
         let first = jiff::civil::date(2026, 2, 25);
         let date = first.checked_add(days.days()).expect("in range");

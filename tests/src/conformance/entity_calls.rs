@@ -6,7 +6,7 @@ use schemas::entities::{
 };
 use stores::admin::RequestDecision;
 
-use super::canon_rows::{application, athlete, authorization, effort};
+use super::entity_rows::{application, athlete, authorization, effort};
 
 const ZONES: [&str; 4] = [
     "UTC",

@@ -1,5 +1,4 @@
-//! Records in a partition that their key does not belong to: from producers that divide keys in
-//! another way than we do.
+//! Misrouted records, from producers that partition keys differently.
 
 use arrow::array::BinaryArray;
 use schemas::entities::Group;
@@ -16,17 +15,17 @@ fn play(event: &str) -> String {
     plays::play(event, json!({"owner_id": OWNER}))
 }
 
-/// Asks with the blocking client, off the threads that serve.
-async fn asked(served: &Served, path: &str) -> serde_json::Value {
+/// Sends a request with the blocking client, on another thread than the server's.
+async fn send_request(served: &Served, path: &str) -> serde_json::Value {
     let (client, path) = (served.client.clone(), path.to_owned());
-    let asked = tokio::task::spawn_blocking(move || client.json(&path));
-    asked.await.expect("an answer")
+    let response = tokio::task::spawn_blocking(move || client.json(&path));
+    response.await.expect("an answer")
 }
 
-/// An owner's event counts wherever it is, also once a batch run has told in which partitions
-/// owners are.
+/// Events of an owner count in any partition, also after a batch run has recorded the owners by
+/// partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_other_partitions_count() {
+async fn misrouted_events_count() {
     let world = World::new().await;
     let home = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
     world.ingest(&[play("a"), play("b")]).await;
@@ -37,37 +36,37 @@ async fn events_of_other_partitions_count() {
         .expect("a run");
     let served = world.serve().await;
     let total = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
-    assert_eq!(asked(&served, &total).await["count"], 2);
-    let stray = play("c");
+    assert_eq!(send_request(&served, &total).await["count"], 2);
+    let misrouted = play("c");
     world
-        .append_raw((home + 1) % PARTITIONS, &[stray.as_bytes()])
+        .append_raw((home + 1) % PARTITIONS, &[misrouted.as_bytes()])
         .await;
     world.catch_up().await;
-    assert_eq!(asked(&served, &total).await["count"], 3);
-    let slots = world
+    assert_eq!(send_request(&served, &total).await["count"], 3);
+    let snapshot = world
         .stores
         .live
         .read_deltas(Source::Plays, PARTITIONS, &[]);
-    let strays = slots
+    let states = snapshot
         .await
         .expect("live state")
         .partition_states
         .into_iter()
         .flatten();
-    assert_eq!(strays.filter_map(|slot| slot.misrouted_epoch).count(), 1);
+    assert_eq!(states.filter_map(|state| state.misrouted_epoch).count(), 1);
     world
         .run(&batch::RunRequest::default())
         .await
         .expect("a run");
-    let answer = asked(&served, &total).await;
+    let answer = send_request(&served, &total).await;
     assert_eq!(answer["count"], 3, "{answer}");
     assert_eq!(answer["provenance"]["source"], "batch");
     served.end().await;
 }
 
-/// A notification in another partition is sent to the one where the group's states are kept.
+/// A misrouted notification is forwarded to the partition of its group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn notifications_of_other_partitions_are_forwarded() {
+async fn misrouted_notifications_are_forwarded() {
     let world = World::new().await;
     let effort = json!({
         "id": 1, "segment_id": 3, "athlete_id": 4, "activity_id": 1, "elapsed_time": 60,
@@ -78,7 +77,7 @@ async fn notifications_of_other_partitions_are_forwarded() {
         .await;
     let group = Group { key: 3, member: 4 };
     let home = group.partition(PARTITIONS);
-    let strays = NewRecords {
+    let misrouted = NewRecords {
         partition: (home + 1) % PARTITIONS,
         keys: BinaryArray::from_iter_values(["3", "3"]),
         values: BinaryArray::from_iter_values([
@@ -89,14 +88,14 @@ async fn notifications_of_other_partitions_are_forwarded() {
     };
     let topic = Source::Efforts.topic();
     let before = world.stores.log.spans(topic).await.expect("the log");
-    let appended = world.stores.log.append(topic, &[strays], NOW_MS).await;
+    let appended = world.stores.log.append(topic, &[misrouted], NOW_MS).await;
     appended.expect("appending");
     world.catch_up_on(Source::Efforts).await;
     let after = world.stores.log.spans(topic).await.expect("the log");
     assert_eq!(after[home as usize].end, before[home as usize].end + 1);
     world.catch_up_on(Source::Efforts).await;
     let served = world.serve().await;
-    let board = asked(&served, "/api/v1/boards/segments/3").await;
+    let board = send_request(&served, "/api/v1/boards/segments/3").await;
     assert_eq!(board["total"], 1);
     assert_eq!(board["provenance"]["complete"], true);
     served.end().await;

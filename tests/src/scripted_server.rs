@@ -4,20 +4,20 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
-use crate::listener::read;
+use crate::webhook_receiver::read;
 
 /// The expected request method, and the status and body of the answer.
 pub type Answer = (&'static str, u16, &'static str);
 
 /// An HTTP server on loopback that expects requests in order.
 #[derive(Debug)]
-pub struct Scripted {
+pub struct ScriptedServer {
     /// Its address, as `http://HOST:PORT`.
     pub address: String,
     serving: Option<JoinHandle<()>>,
 }
 
-impl Scripted {
+impl ScriptedServer {
     /// Starts the server.
     ///
     /// # Panics
@@ -55,7 +55,7 @@ fn give(mut client: &TcpStream, (method, status, body): Answer) {
     assert!(first.starts_with(method), "{first} instead of {method}");
     let sent = if method == "HEAD" { "" } else { body };
     let answer = format!(
-        "HTTP/1.1 {status} Scripted\r\nContent-Length: {}\r\nETag: \"e\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: close\r\n\r\n{sent}",
+        "HTTP/1.1 {status} ScriptedServer\r\nContent-Length: {}\r\nETag: \"e\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: close\r\n\r\n{sent}",
         body.len()
     );
     client.write_all(answer.as_bytes()).expect("an answer");

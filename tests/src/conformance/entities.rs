@@ -12,42 +12,42 @@ use stores::entities::{
 };
 use stores::{ErrorKind, Result, Stores};
 
-use super::canon_rows::{
+use super::entity_rows::{
     EffortRow, NOW_MS, application, apply, athlete, authorization, batches, effort, effort_rows,
-    efforts, group, told,
+    efforts, group, source_groups,
 };
 
 /// An empty store returns nothing and no errors.
-pub async fn nothing_is_there_at_first(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn a_new_store_is_empty(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     for source in [Source::Efforts, Source::Authorizations] {
-        let found = canon.groups(source, &[group(1, 2)]).await?;
+        let found = entities.groups(source, &[group(1, 2)]).await?;
         assert_eq!(
             (Some(found.schema()), found.num_rows()),
             (schema(source), 0)
         );
-        assert_eq!(canon.groups(source, &[]).await?.num_rows(), 0);
-        assert_eq!(batches(canon, source, None, 10).await?, []);
-        assert_eq!(batches(canon, source, Some(&[]), 10).await?, []);
-        assert_eq!(batches(canon, source, Some(&[1, 2]), 10).await?, []);
+        assert_eq!(entities.groups(source, &[]).await?.num_rows(), 0);
+        assert_eq!(batches(entities, source, None, 10).await?, []);
+        assert_eq!(batches(entities, source, Some(&[]), 10).await?, []);
+        assert_eq!(batches(entities, source, Some(&[1, 2]), 10).await?, []);
     }
-    assert_eq!(canon.club_members(1).await?, [0_i64; 0]);
-    assert_eq!(canon.followed_athletes(1).await?, [0_i64; 0]);
-    assert_eq!(canon.application(1).await?, None);
-    assert_eq!(canon.applications(None, 10).await?, []);
-    assert_eq!(pending(canon, 10).await?, []);
+    assert_eq!(entities.club_members(1).await?, [0_i64; 0]);
+    assert_eq!(entities.followed_athletes(1).await?, [0_i64; 0]);
+    assert_eq!(entities.application(1).await?, None);
+    assert_eq!(entities.applications(None, 10).await?, []);
+    assert_eq!(pending(entities, 10).await?, []);
     let (change, by) = (ApplicationChange::capacity(5), AuditContext::default());
     assert_eq!(
-        canon.change_application(1, change, &by, NOW_MS).await?,
+        entities.change_application(1, change, &by, NOW_MS).await?,
         None
     );
-    let refused = canon.authorize(1, 2, NOW_MS).await?;
+    let refused = entities.authorize(1, 2, NOW_MS).await?;
     assert_eq!(refused, AuthorizeOutcome::UnknownApplication);
-    let refused = canon.revoke(1, 2, NOW_MS).await?;
+    let refused = entities.revoke(1, 2, NOW_MS).await?;
     assert_eq!(refused, RevokeOutcome::UnknownApplication);
-    canon.remove_notifications(&[]).await?;
-    canon.remove_notifications(&[1, 2]).await?;
-    assert_eq!(canon.apply(&[], NOW_MS).await?, ApplyOutcome::default());
+    entities.remove_notifications(&[]).await?;
+    entities.remove_notifications(&[1, 2]).await?;
+    assert_eq!(entities.apply(&[], NOW_MS).await?, ApplyOutcome::default());
     Ok(())
 }
 
@@ -67,8 +67,8 @@ pub async fn only_some_sources_have_groups(ports: &Stores) -> Result<()> {
 }
 
 /// Every value is returned unchanged, including the limits of its range. Days are local days.
-pub async fn values_come_back(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn values_round_trip(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     // One second before the end of the hour that starts New Year's Day in Berlin.
     let at_us = 1_704_067_200_000_000 - 1;
     let extreme = |id: i64, athlete_id: i64| Effort {
@@ -105,9 +105,9 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     let mut far = extreme(7, -7);
     (far.segment_id, far.tz) = (i64::MAX, "Pacific/Honolulu".to_owned());
     rows.push(Entity::Effort(far));
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
 
-    let found = efforts(canon, 3).await?;
+    let found = efforts(entities, 3).await?;
     let order = [i64::MIN, -1, 0, 1, (1 << 53) + 1, 7, i64::MAX];
     assert_eq!(found.iter().map(|row| row.id).collect::<Vec<_>>(), order);
     for row in &found {
@@ -116,13 +116,13 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
         assert_eq!(row.started_at_us, at_us);
         assert_eq!((row.activity_id, row.elapsed_time_s), (i64::MIN, i64::MAX));
         assert_eq!((row.is_hidden, row.is_deleted), (row.id < 0, row.id > 0));
-        let told = ids.iter().position(|id| *id == row.athlete_id);
-        assert_eq!(row.weight_kg, told.map(|place| weights[place]), "exactly");
-        assert_eq!(row.birth_year, told.map(|place| ids[place]));
-        assert_eq!(row.gender.as_deref(), told.map(|_| "X"));
+        let index = ids.iter().position(|id| *id == row.athlete_id);
+        assert_eq!(row.weight_kg, index.map(|place| weights[place]), "exactly");
+        assert_eq!(row.birth_year, index.map(|place| ids[place]));
+        assert_eq!(row.gender.as_deref(), index.map(|_| "X"));
     }
     let asked: Vec<Group> = ids.iter().map(|id| group(*id, *id)).collect();
-    let groups = effort_rows(&canon.groups(Source::Efforts, &asked).await?);
+    let groups = effort_rows(&entities.groups(Source::Efforts, &asked).await?);
     let expected: Vec<EffortRow> = found.into_iter().filter(|row| row.id != 7).collect();
     assert_eq!(groups, expected, "groups and dumps tell the same");
 
@@ -131,19 +131,19 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     (named.name, named.owner) = (String::new(), owner);
     let least = application(i64::MIN, 0);
     let both = [named.clone(), least.clone()].map(Entity::Application);
-    apply(canon, &both).await?;
-    assert_eq!(canon.application(i64::MAX).await?.as_ref(), Some(&named));
-    let listed = canon.applications(None, 5).await?;
+    apply(entities, &both).await?;
+    assert_eq!(entities.application(i64::MAX).await?.as_ref(), Some(&named));
+    let listed = entities.applications(None, 5).await?;
     assert_eq!(listed, [least, named]);
-    assert_eq!(canon.applications(Some(i64::MAX), 5).await?, []);
-    assert_eq!(canon.applications(Some(i64::MIN), 5).await?, listed[1..]);
+    assert_eq!(entities.applications(Some(i64::MAX), 5).await?, []);
+    assert_eq!(entities.applications(Some(i64::MIN), 5).await?, listed[1..]);
     Ok(())
 }
 
 /// A text with U+0000, which some databases cannot store, is either stored unchanged or its row is
 /// rejected with the column's name. The other rows of the call are applied.
-pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn a_nul_character_is_stored_or_rejected(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let odd = "a\u{0}b".to_owned();
     let mut named = application(1, 7);
     named.name.clone_from(&odd);
@@ -157,11 +157,11 @@ pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
         Entity::Effort(effort(1, 2, 5)),
         Entity::Application(application(2, 7)),
     ];
-    let applied = canon.apply(&rows, NOW_MS).await?;
+    let applied = entities.apply(&rows, NOW_MS).await?;
     let rejected = applied.rejected.len();
     assert_eq!(applied.accepted, (rows.len() - rejected) as u64);
-    let found = canon.applications(None, 10).await?;
-    let gender = efforts(canon, 10).await?[0].gender.clone();
+    let found = entities.applications(None, 10).await?;
+    let gender = efforts(entities, 10).await?[0].gender.clone();
     if rejected == 0 {
         assert_eq!(found, [named, application(2, 7)]);
         assert_eq!(gender.as_deref(), Some("F"));
@@ -178,8 +178,8 @@ pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
 
 /// An older version is accepted without effect, an equal one is applied, and a deleted row keeps
 /// its version.
-pub async fn versions_decide(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn newer_versions_win(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let timed = |elapsed_time_s: i64, version: i64| {
         let mut row = effort(1, 2, 3);
         (row.elapsed_time_s, row.version) = (elapsed_time_s, version);
@@ -202,11 +202,11 @@ pub async fn versions_decide(ports: &Stores) -> Result<()> {
         (timed(15, 7), true),
         (timed(16, -1), false),
     ] {
-        let before = efforts(canon, 10).await?;
-        let applied = apply(canon, &[Entity::Effort(row.clone())]).await?;
-        let after = efforts(canon, 10).await?;
+        let before = efforts(entities, 10).await?;
+        let applied = apply(entities, &[Entity::Effort(row.clone())]).await?;
+        let after = efforts(entities, 10).await?;
         if applies {
-            assert_eq!(told(&applied.notifications), touched, "{row:?}");
+            assert_eq!(source_groups(&applied.notifications), touched, "{row:?}");
             let now = (after[0].elapsed_time_s, after[0].is_deleted);
             assert_eq!(now, (row.elapsed_time_s, row.is_deleted));
         } else {
@@ -218,8 +218,8 @@ pub async fn versions_decide(ports: &Stores) -> Result<()> {
 }
 
 /// Stored versions can be read by the ids of rows of any source.
-pub async fn stored_versions_are_told(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn stored_versions_are_returned(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let rows = |id: i64, version: i64| {
         [
             Entity::Effort(Effort {
@@ -252,21 +252,21 @@ pub async fn stored_versions_are_told(ports: &Stores) -> Result<()> {
             }),
         ]
     };
-    assert_eq!(canon.versions(&rows(7, 0)).await?, [None; 6]);
-    apply(canon, &rows(7, 10)).await?;
-    let told = [10, 11, 12, 13, 14, 15].map(Some);
-    assert_eq!(canon.versions(&rows(7, 0)).await?, told);
+    assert_eq!(entities.versions(&rows(7, 0)).await?, [None; 6]);
+    apply(entities, &rows(7, 10)).await?;
+    let versions = [10, 11, 12, 13, 14, 15].map(Some);
+    assert_eq!(entities.versions(&rows(7, 0)).await?, versions);
     let other = [rows(8, 0), rows(7, 99)].concat();
-    let expected = [[None; 6], told].concat();
-    assert_eq!(canon.versions(&other).await?, expected);
-    assert_eq!(canon.versions(&[]).await?, []);
+    let expected = [[None; 6], versions].concat();
+    assert_eq!(entities.versions(&other).await?, expected);
+    assert_eq!(entities.versions(&[]).await?, []);
     Ok(())
 }
 
-/// A row that would move to another group is rejected with the column's name, whatever its version.
-/// The other rows of the call are applied.
+/// A row that would move to another group is rejected with the column's name, even with a newer
+/// version. The other rows of the call are applied.
 pub async fn rows_never_move(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let rows = [
         Entity::Effort(Effort {
             is_deleted: true,
@@ -275,7 +275,7 @@ pub async fn rows_never_move(ports: &Stores) -> Result<()> {
         }),
         Entity::Authorization(authorization(1, 2, 3)),
     ];
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     let rows = [
         Entity::Effort(Effort {
             version: 1,
@@ -293,10 +293,10 @@ pub async fn rows_never_move(ports: &Stores) -> Result<()> {
             ..effort(1, 2, 30)
         }),
     ];
-    let applied = canon.apply(&rows, NOW_MS).await?;
+    let applied = entities.apply(&rows, NOW_MS).await?;
     assert_eq!(applied.accepted, 1);
     assert_eq!(
-        told(&applied.notifications),
+        source_groups(&applied.notifications),
         [(Source::Efforts, group(6, 7))]
     );
     let reasons: Vec<(usize, &str)> = applied
@@ -324,7 +324,7 @@ pub async fn rows_never_move(ports: &Stores) -> Result<()> {
 #[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
     const SEGMENTS: i64 = NOTIFICATIONS_MAX as i64 + 2345;
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let all: BTreeSet<Group> = (0..SEGMENTS).map(|segment| group(segment, 7)).collect();
     let rows: Vec<Entity> = (0..SEGMENTS)
         .flat_map(|segment| {
@@ -337,8 +337,8 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
         })
         .map(Entity::Effort)
         .collect();
-    let mut waiting = drain(canon, apply(canon, &rows).await?).await?;
-    assert_eq!(waiting.len(), 2 * all.len(), "each group is told of once");
+    let mut waiting = drain(entities, apply(entities, &rows).await?).await?;
+    assert_eq!(waiting.len(), 2 * all.len(), "each group is notified once");
     assert!(all.iter().all(|group| waiting.contains(group)));
 
     for (now, changes) in [
@@ -413,11 +413,11 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
             true,
         ),
     ] {
-        let applied = apply(canon, &[Entity::Athlete(now.clone())]).await?;
+        let applied = apply(entities, &[Entity::Athlete(now.clone())]).await?;
         let expected = if changes { NOTIFICATIONS_MAX } else { 0 };
         assert_eq!(applied.notifications.len(), expected, "{now:?}");
         assert_eq!(applied.more_pending, changes);
-        waiting = drain(canon, applied).await?;
+        waiting = drain(entities, applied).await?;
         assert_eq!(
             waiting,
             if changes {
@@ -441,61 +441,65 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
         }),
         Entity::Effort(effort(0, 0, 7)),
     ];
-    let applied = apply(canon, &there_and_back).await?;
+    let applied = apply(entities, &there_and_back).await?;
     assert_eq!(
-        told(&applied.notifications),
+        source_groups(&applied.notifications),
         [(Source::Efforts, group(0, 7))]
     );
     Ok(())
 }
 
 /// Returns the notifications in the outbox for any log, oldest first.
-pub(super) async fn pending(canon: &dyn EntityWrite, limit: usize) -> Result<Vec<Notification>> {
+pub(super) async fn pending(entities: &dyn EntityWrite, limit: usize) -> Result<Vec<Notification>> {
     let mut all = Vec::new();
     for source in Source::LOGGED {
-        all.extend(canon.pending_notifications(source, i64::MAX, limit).await?);
+        all.extend(
+            entities
+                .pending_notifications(source, i64::MAX, limit)
+                .await?,
+        );
     }
-    all.sort_unstable_by_key(|told| told.id);
+    all.sort_unstable_by_key(|notification| notification.id);
     all.truncate(limit);
     Ok(all)
 }
 
 /// Empties the outbox and returns each group once.
-async fn drain(canon: &dyn EntityWrite, applied: ApplyOutcome) -> Result<BTreeSet<Group>> {
+async fn drain(entities: &dyn EntityWrite, applied: ApplyOutcome) -> Result<BTreeSet<Group>> {
     let (mut groups, mut ids) = (BTreeSet::new(), BTreeSet::new());
     let mut next = applied.notifications;
     let mut waits = applied.more_pending;
     while !next.is_empty() {
-        for told in &next {
-            assert!(ids.insert(told.id), "a number is given once");
+        for notification in &next {
+            assert!(ids.insert(notification.id), "numbers are unique");
             assert!(
-                groups.insert(told.group),
-                "{:?} is told of twice",
-                told.group
+                groups.insert(notification.group),
+                "{:?} is notified twice",
+                notification.group
             );
         }
-        let numbers: Vec<i64> = next.iter().map(|told| told.id).collect();
-        canon.remove_notifications(&numbers).await?;
-        next = pending(canon, 1000).await?;
+        let numbers: Vec<i64> = next.iter().map(|notification| notification.id).collect();
+        entities.remove_notifications(&numbers).await?;
+        next = pending(entities, 1000).await?;
         assert!(waits || next.is_empty(), "{} more wait", next.len());
     }
-    waits = !pending(canon, 1).await?.is_empty();
+    waits = !pending(entities, 1).await?.is_empty();
     assert!(!waits, "the outbox is empty");
     Ok(groups)
 }
 
 /// A committed notification stays in the outbox until it is removed, whichever process reads it.
 /// Numbers increase and are never reused.
-pub async fn the_outbox_keeps_until_told(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn the_outbox_keeps_unpublished_notifications(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let rows: Vec<Entity> = (0..5).map(|id| Entity::Effort(effort(id, id, 1))).collect();
-    let first = canon.apply(&rows[..3], 1000).await?.notifications;
-    let second = canon.apply(&rows[3..], 2000).await?.notifications;
+    let first = entities.apply(&rows[..3], 1000).await?.notifications;
+    let second = entities.apply(&rows[3..], 2000).await?.notifications;
     let all = [first.clone(), second.clone()].concat();
-    assert_eq!(told(&all).len(), 5);
-    assert_eq!(pending(canon, 100).await?, all);
+    assert_eq!(source_groups(&all).len(), 5);
+    assert_eq!(pending(entities, 100).await?, all);
     let of = async |newest, limit| {
-        canon
+        entities
             .pending_notifications(Source::Efforts, newest, limit)
             .await
     };
@@ -504,27 +508,27 @@ pub async fn the_outbox_keeps_until_told(ports: &Stores) -> Result<()> {
     assert_eq!(of(first[0].id - 1, 100).await?, []);
     assert_eq!(of(i64::MAX, 0).await?, []);
     assert_eq!(
-        canon
+        entities
             .pending_notifications(Source::Authorizations, i64::MAX, 100)
             .await?,
         []
     );
 
-    canon
+    entities
         .remove_notifications(&[first[1].id, first[1].id, i64::MAX])
         .await?;
     let left = [first[0], first[2], second[0], second[1]];
-    assert_eq!(pending(canon, 100).await?, left);
-    let numbers: Vec<i64> = all.iter().map(|told| told.id).collect();
-    canon.remove_notifications(&numbers).await?;
-    assert_eq!(pending(canon, 100).await?, []);
-    let third = canon.apply(&rows[..1], 1000).await?.notifications;
+    assert_eq!(pending(entities, 100).await?, left);
+    let numbers: Vec<i64> = all.iter().map(|notification| notification.id).collect();
+    entities.remove_notifications(&numbers).await?;
+    assert_eq!(pending(entities, 100).await?, []);
+    let third = entities.apply(&rows[..1], 1000).await?.notifications;
     assert!(third[0].id > second[1].id, "{third:?}");
     // A rejected call adds no notifications.
-    canon.remove_notifications(&[third[0].id]).await?;
-    canon
+    entities.remove_notifications(&[third[0].id]).await?;
+    entities
         .apply(&[Entity::Effort(effort(0, 77, 1))], 1000)
         .await?;
-    assert_eq!(pending(canon, 100).await?, []);
+    assert_eq!(pending(entities, 100).await?, []);
     Ok(())
 }

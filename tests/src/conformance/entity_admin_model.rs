@@ -15,7 +15,7 @@ const LIMIT: usize = 1_000;
 
 /// The expected results of application administration.
 #[derive(Debug, Default)]
-pub(super) struct Admin {
+pub(super) struct AdminModel {
     /// Applications whose capacity is not enforced.
     unlimited: BTreeSet<i64>,
     /// By application, oldest first: the actor, the change and the request that caused it.
@@ -23,12 +23,12 @@ pub(super) struct Admin {
     /// All requests in order.
     requests: Vec<CapacityRequest>,
     /// Notices by application.
-    noted: BTreeMap<i64, Noted>,
+    notices_by_application: BTreeMap<i64, NoticeState>,
 }
 
 /// The notices of an application so far.
 #[derive(Debug, Default)]
-struct Noted {
+struct NoticeState {
     /// The number of the last one.
     last: i64,
     /// The thresholds of the current capacity.
@@ -37,7 +37,7 @@ struct Noted {
 
 /// An application before or after a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct ApplicationState {
     /// Its capacity, if known.
     pub(super) capacity: Option<i64>,
     /// The number of connected athletes.
@@ -62,7 +62,7 @@ fn by(name: &str) -> AuditContext {
     }
 }
 
-impl Admin {
+impl AdminModel {
     pub(super) fn is_enforced(&self, id: i64) -> bool {
         !self.unlimited.contains(&id)
     }
@@ -94,14 +94,14 @@ impl Admin {
     /// exists; returns the new one.
     pub(super) async fn change(
         &mut self,
-        canon: &dyn EntityAdmin,
+        entities: &dyn EntityAdmin,
         id: i64,
         change: ApplicationChange,
         capacity: Option<i64>,
         now_ms: i64,
     ) -> Result<Option<i64>> {
-        let found = canon
-            .change_application(id, change, &by("somebody"), now_ms)
+        let found = entities
+            .change_application(id, change, &by("admin"), now_ms)
             .await?;
         let Some(before) = capacity else {
             assert_eq!(found, None, "{id} is not known");
@@ -110,7 +110,7 @@ impl Admin {
         let after = change.athlete_capacity.unwrap_or(before);
         if after != before {
             let changed = AuditedChange::Capacity { before, after };
-            self.changed(id, "somebody", changed, None);
+            self.changed(id, "admin", changed, None);
         }
         let was = self.is_enforced(id);
         let is = change.is_enforced.unwrap_or(was);
@@ -119,7 +119,7 @@ impl Admin {
                 before: was,
                 after: is,
             };
-            self.changed(id, "somebody", changed, None);
+            self.changed(id, "admin", changed, None);
         }
         if is {
             self.unlimited.remove(&id);
@@ -135,13 +135,13 @@ impl Admin {
     /// Requests more capacity as a developer.
     pub(super) async fn ask(
         &mut self,
-        canon: &dyn EntityAdmin,
+        entities: &dyn EntityAdmin,
         id: i64,
         asked: i64,
         capacity: Option<i64>,
         now_ms: i64,
     ) -> Result<()> {
-        let answer = canon
+        let answer = entities
             .request_capacity(id, asked, &by("developer"), now_ms)
             .await?;
         let is_open =
@@ -171,7 +171,7 @@ impl Admin {
                     };
                     assert_eq!(request, expected);
                     let last = self.requests.last().map(|last| last.id);
-                    assert!(last < Some(request.id), "numbers rise");
+                    assert!(last < Some(request.id), "numbers increase");
                     self.requests.push(request);
                     return Ok(());
                 }
@@ -185,7 +185,7 @@ impl Admin {
     /// capacity afterwards.
     pub(super) async fn decide(
         &mut self,
-        canon: &dyn EntityAdmin,
+        entities: &dyn EntityAdmin,
         nth: usize,
         decision: RequestDecision,
         capacity_of: impl Fn(i64) -> Option<i64> + Send,
@@ -196,7 +196,7 @@ impl Admin {
         };
         let request = self.requests[nth].clone();
         let admin = by("admin");
-        let answer = canon
+        let answer = entities
             .decide_request(request.id, decision, &admin, now_ms)
             .await?;
         if request.state != RequestState::Open {
@@ -204,7 +204,7 @@ impl Admin {
             return Ok(None);
         }
         let id = request.application_id;
-        let before = capacity_of(id).expect("who asked is known");
+        let before = capacity_of(id).expect("the application exists");
         let (state, after) = match decision {
             RequestDecision::Grant(Some(granted)) if granted < before => {
                 let athlete_capacity = before;
@@ -242,14 +242,14 @@ impl Admin {
     /// to `peak` athletes may be connected in between.
     pub(super) async fn notices(
         &mut self,
-        canon: &dyn EntityAdmin,
+        entities: &dyn EntityAdmin,
         id: i64,
-        before: Seen,
-        after: Seen,
+        before: ApplicationState,
+        after: ApplicationState,
         peak: usize,
     ) -> Result<()> {
-        let noted = self.noted.entry(id).or_default();
-        let mut found = canon.notices(Some(id), None, LIMIT).await?;
+        let noted = self.notices_by_application.entry(id).or_default();
+        let mut found = entities.notices(Some(id), None, LIMIT).await?;
         found.retain(|notice| notice.id > noted.last);
         found.reverse();
         noted.last = found.last().map_or(noted.last, |notice| notice.id);
@@ -286,8 +286,13 @@ impl Admin {
     }
 
     /// Compares all records of an application.
-    pub(super) async fn compare(&self, canon: &dyn EntityAdmin, id: i64, seen: Seen) -> Result<()> {
-        let usage = canon.usages_by_id(&[id]).await?.pop();
+    pub(super) async fn compare(
+        &self,
+        entities: &dyn EntityAdmin,
+        id: i64,
+        seen: ApplicationState,
+    ) -> Result<()> {
+        let usage = entities.usages_by_id(&[id]).await?.pop();
         let usage = usage.map(|usage| {
             let capacity = usage.application.athlete_capacity;
             (capacity, usage.is_enforced, usage.connected)
@@ -295,7 +300,7 @@ impl Admin {
         let connected = Some(seen.connected as i64);
         let expected = (seen.capacity).map(|capacity| (capacity, self.is_enforced(id), connected));
         assert_eq!(usage, expected, "{id}");
-        let found = canon
+        let found = entities
             .audit_entries(id, None, LIMIT)
             .await?
             .into_iter()
@@ -307,7 +312,7 @@ impl Admin {
             application_id: Some(id),
             state: None,
         };
-        let mut found = canon.capacity_requests(of, None, LIMIT).await?;
+        let mut found = entities.capacity_requests(of, None, LIMIT).await?;
         found.reverse();
         let mut expected = self.requests.clone();
         expected.retain(|request| request.application_id == id);

@@ -7,7 +7,7 @@ use schemas::source::Source;
 use stores::entities::EntityErase;
 use stores::{Result, Stores};
 
-use super::canon_rows::{
+use super::entity_rows::{
     NOW_MS, application, apply, athlete, authorization, authorizations, effort, efforts, group,
 };
 
@@ -35,19 +35,19 @@ const fn follow(follower_id: i64, followed_id: i64) -> Follow {
 
 /// Fills every table with rows of both athletes; one authorization each is revoked.
 async fn filled(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let rows = [application(1, 10), application(2, 10)];
-    apply(canon, &rows.map(Entity::Application)).await?;
+    apply(entities, &rows.map(Entity::Application)).await?;
     for (at, id) in [(0, GONE), (100, STAYS)] {
         let efforts = [1, 1, 2, 3].iter().zip(1..);
         let efforts = efforts.map(|(segment, n)| effort(at + n, *segment, id));
-        apply(canon, &efforts.map(Entity::Effort).collect::<Vec<_>>()).await?;
+        apply(entities, &efforts.map(Entity::Effort).collect::<Vec<_>>()).await?;
         let is_odd = Athlete {
             gender: Some(Gender::F),
             is_disqualified: true,
             ..athlete(id)
         };
-        apply(canon, &[Entity::Athlete(is_odd)]).await?;
+        apply(entities, &[Entity::Athlete(is_odd)]).await?;
         let revoked = Authorization {
             revoked_at_us: Some(1),
             ..authorization(at + 3, 2, id)
@@ -57,33 +57,37 @@ async fn filled(ports: &Stores) -> Result<()> {
             authorization(at + 2, 1, id),
             revoked,
         ];
-        apply(canon, &rows.map(Entity::Authorization)).await?;
+        apply(entities, &rows.map(Entity::Authorization)).await?;
         let rows = [membership(1, id), membership(2, id)];
-        apply(canon, &rows.map(Entity::Membership)).await?;
+        apply(entities, &rows.map(Entity::Membership)).await?;
         let rows = [follow(id, 50), follow(51, id)];
-        apply(canon, &rows.map(Entity::Follow)).await?;
+        apply(entities, &rows.map(Entity::Follow)).await?;
     }
     drain(ports).await.map(drop)
 }
 
 /// Removes all notifications from the outbox.
 async fn drain(ports: &Stores) -> Result<BTreeSet<(Source, Group)>> {
-    let mut told = BTreeSet::new();
+    let mut notified = BTreeSet::new();
     for source in [Source::Efforts, Source::Authorizations] {
         let pending = ports
             .entities
             .pending_notifications(source, i64::MAX, 10_000)
             .await?;
-        told.extend(pending.iter().map(|told| (told.source, told.group)));
-        let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
+        notified.extend(
+            pending
+                .iter()
+                .map(|notification| (notification.source, notification.group)),
+        );
+        let ids: Vec<i64> = pending.iter().map(|notification| notification.id).collect();
         ports.entities.remove_notifications(&ids).await?;
     }
-    Ok(told)
+    Ok(notified)
 }
 
 /// Returns the number of rows of an athlete by table.
-async fn places(canon: &dyn EntityErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
-    let mut found = canon.count_athlete_rows(id).await?;
+async fn places(entities: &dyn EntityErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
+    let mut found = entities.count_athlete_rows(id).await?;
     assert!(found.iter().all(|of| !of.is_view));
     found.retain(|of| of.rows > 0);
     Ok(found.iter().map(|of| (of.table, of.rows)).collect())
@@ -96,7 +100,7 @@ async fn connected(ports: &Stores, application: i64) -> Result<Option<i64>> {
 
 /// All rows of an athlete are deleted in small steps, any of which may be the last for a while.
 /// Groups are notified, counters decrease, and rows of other athletes stay.
-pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
+pub async fn an_athlete_is_deleted_from_every_table(ports: &Stores) -> Result<()> {
     filled(ports).await?;
     let erase = &*ports.entity_eraser;
     let others = places(erase, STAYS).await?;
@@ -112,14 +116,14 @@ pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
         assert!(steps < LIMIT, "{:?}", places(erase, GONE).await?);
     }
     erase.notify_groups_of(GONE, NOW_MS).await?;
-    let told = drain(ports).await?;
+    let notified = drain(ports).await?;
     for segment in 1..=3 {
-        assert!(told.contains(&(Source::Efforts, group(segment, GONE))));
+        assert!(notified.contains(&(Source::Efforts, group(segment, GONE))));
     }
-    assert!(told.contains(&(Source::Authorizations, group(1, GONE))));
+    assert!(notified.contains(&(Source::Authorizations, group(1, GONE))));
     assert!(
-        told.iter().all(|(_, group)| group.member == GONE),
-        "{told:?}"
+        notified.iter().all(|(_, group)| group.member == GONE),
+        "{notified:?}"
     );
     assert_eq!(places(erase, GONE).await?, []);
     assert_eq!(places(erase, STAYS).await?, others);
@@ -134,7 +138,7 @@ pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
 }
 
 /// Deleting the rows of groups decreases counters and sends no notifications.
-pub async fn rows_of_groups_go_untold(ports: &Stores) -> Result<()> {
+pub async fn group_rows_are_deleted_without_notifications(ports: &Stores) -> Result<()> {
     filled(ports).await?;
     let erase = &*ports.entity_eraser;
     let groups = [group(1, GONE), group(9, GONE)];

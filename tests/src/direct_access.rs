@@ -22,7 +22,7 @@ impl Cql {
     ///
     /// # Panics
     /// If Cassandra does not answer.
-    pub async fn of(namespace: &Namespace) -> Self {
+    pub async fn connect(namespace: &Namespace) -> Self {
         let session = SessionBuilder::new()
             .known_node(servers::cassandra())
             .use_keyspace(namespace.identifier("backstitch"), false)

@@ -107,29 +107,34 @@ pub(super) fn group(key: i64, member: i64) -> Group {
 }
 
 /// Returns the sources and groups of notifications, checking that their numbers increase.
-pub(super) fn told(notifications: &[Notification]) -> Vec<(Source, Group)> {
-    let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
+pub(super) fn source_groups(notifications: &[Notification]) -> Vec<(Source, Group)> {
+    let ids: Vec<i64> = notifications
+        .iter()
+        .map(|notification| notification.id)
+        .collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "numbers rise: {ids:?}");
-    let groups = notifications.iter().map(|told| (told.source, told.group));
+    let groups = notifications
+        .iter()
+        .map(|notification| (notification.source, notification.group));
     groups.collect()
 }
 
 /// Applies rows and expects that none is rejected.
-pub(super) async fn apply(canon: &dyn EntityWrite, rows: &[Entity]) -> Result<ApplyOutcome> {
-    let applied = canon.apply(rows, NOW_MS).await?;
-    assert_eq!(applied.rejected, [], "every row can be taken");
+pub(super) async fn apply(entities: &dyn EntityWrite, rows: &[Entity]) -> Result<ApplyOutcome> {
+    let applied = entities.apply(rows, NOW_MS).await?;
+    assert_eq!(applied.rejected, [], "every row is accepted");
     assert_eq!(applied.accepted, rows.len() as u64);
     Ok(applied)
 }
 
 /// Reads a dump.
 pub(super) async fn batches(
-    canon: &dyn EntityRead,
+    entities: &dyn EntityRead,
     source: Source,
     keys: Option<&[i64]>,
     batch_rows: usize,
 ) -> Result<Vec<RecordBatch>> {
-    let dump = canon.dump(source, keys, batch_rows).await?;
+    let dump = entities.dump(source, keys, batch_rows).await?;
     let batches: Vec<RecordBatch> = dump.try_collect().await?;
     for batch in &batches {
         assert_eq!(Some(batch.schema()), schema(source), "the columns of views");
@@ -140,14 +145,17 @@ pub(super) async fn batches(
 }
 
 /// Reads all efforts.
-pub(super) async fn efforts(canon: &dyn EntityRead, batch_rows: usize) -> Result<Vec<EffortRow>> {
-    let batches = batches(canon, Source::Efforts, None, batch_rows).await?;
+pub(super) async fn efforts(
+    entities: &dyn EntityRead,
+    batch_rows: usize,
+) -> Result<Vec<EffortRow>> {
+    let batches = batches(entities, Source::Efforts, None, batch_rows).await?;
     Ok(batches.iter().flat_map(effort_rows).collect())
 }
 
 /// Reads all authorizations.
-pub(super) async fn authorizations(canon: &dyn EntityRead) -> Result<Vec<AuthorizationRow>> {
-    let batches = batches(canon, Source::Authorizations, None, 100).await?;
+pub(super) async fn authorizations(entities: &dyn EntityRead) -> Result<Vec<AuthorizationRow>> {
+    let batches = batches(entities, Source::Authorizations, None, 100).await?;
     Ok(batches.iter().flat_map(authorization_rows).collect())
 }
 

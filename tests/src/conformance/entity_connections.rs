@@ -9,49 +9,49 @@ use stores::admin::{ApplicationChange, AuditContext};
 use stores::entities::{AuthorizeOutcome, RevokeOutcome};
 use stores::{Result, Stores};
 
-use super::canon::pending;
-use super::canon_rows::{
+use super::entities::pending;
+use super::entity_rows::{
     AuthorizationRow, NOW_MS, application, apply, athlete, authorization, authorizations, group,
-    told,
+    source_groups,
 };
 
 /// Athletes connect until the capacity is reached; connected athletes stay connected. Applied rows
 /// are counted too, but are not limited by the capacity.
-pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn connections_respect_the_capacity(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     // Authorizations may precede their application.
     let early: Vec<Entity> = [(1, 10), (2, 11), (3, 11)]
         .map(|(id, member)| Entity::Authorization(authorization(id, 5, member)))
         .into();
-    apply(canon, &early).await?;
-    let unknown = canon.authorize(5, 12, NOW_MS).await?;
+    apply(entities, &early).await?;
+    let unknown = entities.authorize(5, 12, NOW_MS).await?;
     assert_eq!(unknown, AuthorizeOutcome::UnknownApplication);
-    apply(canon, &[Entity::Application(application(5, 2))]).await?;
+    apply(entities, &[Entity::Application(application(5, 2))]).await?;
 
     let full = |connected, capacity| AuthorizeOutcome::CapacityReached {
         connected,
         capacity,
     };
-    assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full(2, 2));
+    assert_eq!(entities.authorize(5, 12, NOW_MS).await?, full(2, 2));
     assert_eq!(
-        canon.authorize(5, 11, NOW_MS).await?,
+        entities.authorize(5, 11, NOW_MS).await?,
         AuthorizeOutcome::AlreadyConnected
     );
     let (change, by) = (ApplicationChange::capacity(3), AuditContext::default());
-    let wider = canon.change_application(5, change, &by, 1).await?;
+    let wider = entities.change_application(5, change, &by, 1).await?;
     let wider = wider.expect("an application").application;
     assert_eq!(wider, application(5, 3), "and nothing else changes");
-    let made = canon.authorize(5, 12, NOW_MS).await?;
+    let made = entities.authorize(5, 12, NOW_MS).await?;
     let AuthorizeOutcome::New { id, notification } = made else {
         panic!("there is room: {made:?}");
     };
     assert!((1..1 << 53).contains(&id), "{id}");
     assert_eq!(
-        told(&[notification]),
+        source_groups(&[notification]),
         [(Source::Authorizations, group(5, 12))]
     );
-    assert!(pending(canon, 100).await?.contains(&notification));
-    let rows = authorizations(canon).await?;
+    assert!(pending(entities, 100).await?.contains(&notification));
+    let rows = authorizations(entities).await?;
     assert_eq!(
         rows.last()
             .map(|row| (row.id, row.created_at_us, row.revoked_at_us)),
@@ -63,28 +63,28 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
         revoked_at_us: at,
         ..authorization(id, 5, member)
     };
-    apply(canon, &[Entity::Authorization(revoked(2, 11, Some(1)))]).await?;
-    assert_eq!(canon.authorize(5, 13, NOW_MS).await?, full(3, 3));
+    apply(entities, &[Entity::Authorization(revoked(2, 11, Some(1)))]).await?;
+    assert_eq!(entities.authorize(5, 13, NOW_MS).await?, full(3, 3));
     apply(
-        canon,
+        entities,
         &[Entity::Authorization(revoked(3, 11, Some(i64::MIN)))],
     )
     .await?;
     assert!(matches!(
-        canon.authorize(5, 13, NOW_MS).await?,
+        entities.authorize(5, 13, NOW_MS).await?,
         AuthorizeOutcome::New { .. }
     ));
-    assert_eq!(canon.authorize(5, 11, NOW_MS).await?, full(3, 3));
+    assert_eq!(entities.authorize(5, 11, NOW_MS).await?, full(3, 3));
     // Applied rows may exceed the capacity.
-    apply(canon, &[Entity::Authorization(revoked(2, 11, None))]).await?;
-    assert_eq!(canon.authorize(5, 14, NOW_MS).await?, full(4, 3));
+    apply(entities, &[Entity::Authorization(revoked(2, 11, None))]).await?;
+    assert_eq!(entities.authorize(5, 14, NOW_MS).await?, full(4, 3));
     Ok(())
 }
 
 /// A deleted athlete is connected to no application, frees capacity and cannot connect. A line can
 /// restore the athlete, in any order of lines.
 pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+    let entities = &*ports.entities;
     let line = |id, is_deleted, version| {
         Entity::Athlete(Athlete {
             is_deleted,
@@ -101,40 +101,40 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
         Entity::Authorization(authorization(4, 6, 10)),
         line(12, true, 0),
     ];
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     let counted = async || -> Result<Vec<Option<i64>>> {
-        let found = canon.usages_by_id(&[5, 6]).await?;
+        let found = entities.usages_by_id(&[5, 6]).await?;
         Ok(found.into_iter().map(|usage| usage.connected).collect())
     };
     let away = async || -> Result<Vec<i64>> {
-        let rows = authorizations(canon).await?.into_iter();
+        let rows = authorizations(entities).await?.into_iter();
         let rows = rows.filter(|row| row.athlete_is_deleted);
         Ok(rows.map(|row| row.id).collect())
     };
     let gone = AuthorizeOutcome::AthleteDeleted;
     assert_eq!(counted().await?, [Some(2), Some(1)]);
-    assert_eq!(canon.authorize(6, 12, NOW_MS).await?, gone);
+    assert_eq!(entities.authorize(6, 12, NOW_MS).await?, gone);
     assert_eq!(away().await?, Vec::<i64>::new());
 
     let groups = [
         (Source::Authorizations, group(5, 10)),
         (Source::Authorizations, group(6, 10)),
     ];
-    let applied = apply(canon, &[line(10, true, 3)]).await?;
-    assert_eq!(told(&applied.notifications), groups);
+    let applied = apply(entities, &[line(10, true, 3)]).await?;
+    assert_eq!(source_groups(&applied.notifications), groups);
     assert_eq!(counted().await?, [Some(1), Some(0)]);
     assert_eq!(away().await?, [1, 2, 4]);
-    assert_eq!(canon.authorize(5, 10, NOW_MS).await?, gone);
-    let made = canon.authorize(5, 13, NOW_MS).await?;
+    assert_eq!(entities.authorize(5, 10, NOW_MS).await?, gone);
+    let made = entities.authorize(5, 13, NOW_MS).await?;
     assert!(matches!(made, AuthorizeOutcome::New { .. }), "{made:?}");
     // An older line changes nothing.
-    let applied = apply(canon, &[line(10, false, 2)]).await?;
+    let applied = apply(entities, &[line(10, false, 2)]).await?;
     assert_eq!(applied.notifications, []);
     // An applied row of a deleted athlete connects nothing until the athlete is restored.
     let late = Entity::Authorization(authorization(7, 6, 12));
-    apply(canon, &[late]).await?;
+    apply(entities, &[late]).await?;
     assert_eq!(counted().await?, [Some(2), Some(0)]);
-    apply(canon, &[line(10, false, 3), line(12, false, 0)]).await?;
+    apply(entities, &[line(10, false, 3), line(12, false, 0)]).await?;
     assert_eq!(counted().await?, [Some(3), Some(2)]);
     assert_eq!(away().await?, Vec::<i64>::new());
 
@@ -144,38 +144,38 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
         ..authorization(4, 6, 10)
     };
     let rows = [Entity::Authorization(taken), line(12, true, 0)];
-    apply(canon, &rows).await?;
+    apply(entities, &rows).await?;
     assert_eq!(counted().await?, [Some(3), Some(0)]);
-    let done = canon.revoke(6, 12, NOW_MS).await?;
+    let done = entities.revoke(6, 12, NOW_MS).await?;
     assert!(matches!(done, RevokeOutcome::Done(Some(_))), "{done:?}");
-    apply(canon, &[line(12, false, 0)]).await?;
+    apply(entities, &[line(12, false, 0)]).await?;
     assert_eq!(counted().await?, [Some(3), Some(0)]);
     Ok(())
 }
 
 /// A capacity that was set stays until a newer line sets another one. A line with an older version
 /// does not.
-pub async fn a_capacity_stays_until_a_line_says_more(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn a_capacity_stays_until_a_newer_line(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let line = |capacity, version| Application {
         version,
         ..application(5, capacity)
     };
-    apply(canon, &[Entity::Application(line(2, 4))]).await?;
+    apply(entities, &[Entity::Application(line(2, 4))]).await?;
     let (change, by) = (ApplicationChange::capacity(7), AuditContext::default());
-    let set = canon.change_application(5, change, &by, 1).await?;
+    let set = entities.change_application(5, change, &by, 1).await?;
     assert_eq!(set.map(|usage| usage.application), Some(line(7, 4)));
-    apply(canon, &[Entity::Application(line(3, 3))]).await?;
-    assert_eq!(canon.application(5).await?, Some(line(7, 4)));
-    apply(canon, &[Entity::Application(line(2, 4))]).await?;
-    assert_eq!(canon.application(5).await?, Some(line(2, 4)));
+    apply(entities, &[Entity::Application(line(3, 3))]).await?;
+    assert_eq!(entities.application(5).await?, Some(line(7, 4)));
+    apply(entities, &[Entity::Application(line(2, 4))]).await?;
+    assert_eq!(entities.application(5).await?, Some(line(2, 4)));
     Ok(())
 }
 
 /// Disconnecting revokes all of an athlete's authorizations for an application. A newer line
 /// restores one; an older line does not.
-pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
-    let canon = &*ports.entities;
+pub async fn disconnecting_revokes_every_authorization(ports: &Stores) -> Result<()> {
+    let entities = &*ports.entities;
     let rows = [
         Entity::Application(application(5, 1)),
         Entity::Authorization(authorization(1, 5, 10)),
@@ -189,21 +189,21 @@ pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
         }),
         Entity::Authorization(authorization(4, 5, 11)),
     ];
-    apply(canon, &rows).await?;
-    let done = canon.revoke(5, 10, NOW_MS).await?;
+    apply(entities, &rows).await?;
+    let done = entities.revoke(5, 10, NOW_MS).await?;
     let RevokeOutcome::Done(Some(notification)) = done else {
         panic!("the athlete was connected: {done:?}");
     };
     assert_eq!(
-        told(&[notification]),
+        source_groups(&[notification]),
         [(Source::Authorizations, group(5, 10))]
     );
     assert_eq!(
-        canon.revoke(5, 10, NOW_MS).await?,
+        entities.revoke(5, 10, NOW_MS).await?,
         RevokeOutcome::Done(None)
     );
     assert_eq!(
-        canon.revoke(5, 99, NOW_MS).await?,
+        entities.revoke(5, 99, NOW_MS).await?,
         RevokeOutcome::Done(None)
     );
     let now = Some(NOW_MS * 1000);
@@ -213,27 +213,30 @@ pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
             .collect()
     };
     let expected = BTreeMap::from([(1, now), (2, now), (3, Some(7)), (4, None)]);
-    assert_eq!(times(authorizations(canon).await?), expected);
+    assert_eq!(times(authorizations(entities).await?), expected);
 
     let full = AuthorizeOutcome::CapacityReached {
         connected: 1,
         capacity: 1,
     };
     let older = Entity::Authorization(authorization(2, 5, 10));
-    let applied = apply(canon, &[older]).await?;
+    let applied = apply(entities, &[older]).await?;
     assert_eq!(applied.notifications, []);
-    assert_eq!(times(authorizations(canon).await?), expected);
-    assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full);
-    apply(canon, &rows[1..2]).await?;
+    assert_eq!(times(authorizations(entities).await?), expected);
+    assert_eq!(entities.authorize(5, 12, NOW_MS).await?, full);
+    apply(entities, &rows[1..2]).await?;
     assert_eq!(
-        canon.authorize(5, 10, NOW_MS).await?,
+        entities.authorize(5, 10, NOW_MS).await?,
         AuthorizeOutcome::AlreadyConnected
     );
     Ok(())
 }
 
 /// Concurrent requests never exceed the capacity, and a connected athlete always succeeds.
-pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn concurrent_connections_respect_the_capacity(
+    one: &Stores,
+    other: &Stores,
+) -> Result<()> {
     const CAPACITY: i64 = 500;
     const LEFT: i64 = 10;
     const ASKING: i64 = 1_000;
@@ -245,19 +248,19 @@ pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
     apply(&*one.entities, &rows).await?;
     let mut asking = tokio::task::JoinSet::new();
     for n in 0..ASKING {
-        let canon = Arc::clone(if n % 3 == 0 {
+        let entities = Arc::clone(if n % 3 == 0 {
             &one.entities
         } else {
             &other.entities
         });
         // Some athletes are connected already. Each of the others connects twice.
         let athlete_id = if n < CONNECTED { n } else { CAPACITY + n / 2 };
-        asking.spawn(async move { canon.authorize(1, athlete_id, NOW_MS).await });
+        asking.spawn(async move { entities.authorize(1, athlete_id, NOW_MS).await });
     }
     let (mut ids, mut already, mut full) = (BTreeSet::new(), 0, 0);
     while let Some(answer) = asking.join_next().await {
         match answer.expect("it ends")? {
-            AuthorizeOutcome::New { id, .. } => assert!(ids.insert(id), "an id is given once"),
+            AuthorizeOutcome::New { id, .. } => assert!(ids.insert(id), "ids are unique"),
             AuthorizeOutcome::AlreadyConnected => already += 1,
             AuthorizeOutcome::CapacityReached {
                 connected,
