@@ -58,6 +58,6 @@ impl Signals {
 pub(crate) async fn sleep_unless_cancelled(span: Duration, stop: &CancellationToken) -> bool {
     tokio::select! {
         () = stop.cancelled() => false,
-        () = tokio::time::sleep(span) => true,
+        () = sleep(span) => true,
     }
 }

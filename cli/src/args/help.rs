@@ -53,7 +53,7 @@ pub(crate) fn command() -> clap::Command {
         groups.push('\n');
     }
     let template = format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}"
     );
     Cli::command().help_template(template)
 }
@@ -61,7 +61,7 @@ pub(crate) fn command() -> clap::Command {
 /// The page that `backstitch` without arguments prints: usage and commands.
 pub(crate) fn overview() -> String {
     let page = command().render_help().to_string();
-    let commands = page.split("Global options:").next().unwrap_or(&page);
+    let commands = page.split("\nOptions:\n").next().unwrap_or(&page);
     format!(
         "{}\n\nSee `backstitch --help` for options, and `backstitch COMMAND --help` for one command.\n",
         commands.trim_end()

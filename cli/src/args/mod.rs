@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// Ingest files or standard input: events into the log, rows into the entity store
     Ingest(IngestArgs),
-    /// Add past events directly to the archive, without the log; either all of them or none
+    /// Add past events directly to the archive, without the log; all or none
     Backfill(IngestArgs),
     /// Run the speed layer
     Speed(FollowArgs),

@@ -209,7 +209,7 @@ fn options_of_other_sources_are_refused() {
     assert_eq!(
         refused("efforts --rows 1 --owners 5"),
         "--owners is an option of plays, not of efforts; options of efforts are --segments, \
-         --athletes, --from, --until"
+         --athletes, --from, --to"
     );
     assert_eq!(
         refused("athletes --rows 1 --athletes 5"),

@@ -383,7 +383,7 @@ fn numbers_and_booleans_are_read() {
     assert_eq!((second.weight_kg, second.is_deleted), (None, false));
     assert!(first.is_disqualified && !second.is_disqualified);
     let reason = row(2).unwrap_err();
-    assert!(reason.starts_with("weight_kg: "), "{reason}");
+    assert!(reason.starts_with("weight_kg must be a number"), "{reason}");
 }
 
 #[test]

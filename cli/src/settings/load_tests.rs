@@ -398,6 +398,15 @@ fn errors_do_not_contain_secrets() {
         let place = format!("[{section}]\n{key}_file = \"271828182\"");
         let error = error_of(Some(&place), &[], &Flags::new());
         assert!(!error.contains(SECRET), "{error}");
+    }
+}
+
+/// The same holds for environment variables, also for those that are not a setting.
+#[test]
+fn messages_about_variables_do_not_contain_secrets() {
+    const SECRET: &str = "271828182";
+    for secret in SECRETS {
+        let (section, _) = secret.split_once('.').unwrap();
         let name = format!("BACKSTITCH__{}", secret.replace('.', "__").to_uppercase());
         for name in [
             format!("{name}_FILE"),

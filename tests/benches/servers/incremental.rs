@@ -49,8 +49,14 @@ pub(crate) fn run(rows: u64) {
         full["rows_written"], 0,
         "what few events changed is what all of them give: {full}"
     );
-    say("newest: median ratio to the first run", of(median(newest)));
-    say("late: median ratio to the first run", of(median(late)));
+    say(
+        "newest: median ratio to the first run",
+        format_percent(median(newest)),
+    );
+    say(
+        "late: median ratio to the first run",
+        format_percent(median(late)),
+    );
 }
 
 fn take_in(installation: &Installation, rows: u64, seed: u64, between: &[&str]) {
@@ -70,7 +76,7 @@ fn after(installation: &Installation, first: &Value, what: &str) -> f64 {
     let by_stage: Vec<String> = now
         .iter()
         .map(|(stage, seconds)| match before.get(stage) {
-            Some(before) => format!("{stage} {}", of(seconds / before)),
+            Some(before) => format!("{stage} {}", format_percent(seconds / before)),
             None => format!("{stage} {seconds:.2} s"),
         })
         .collect();

@@ -100,6 +100,11 @@ pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
     ];
     assert_eq!(changes(entities, 5).await?, expected);
     assert_eq!(changes(entities, 6).await?, []);
+    check_audit_pages(entities, &me).await
+}
+
+/// Reads the audit log page by page and checks its oldest entry.
+async fn check_audit_pages(entities: &dyn EntityAdmin, me: &AuditContext) -> Result<()> {
     let (mut found, mut before) = (Vec::new(), None);
     loop {
         let page = entities.audit_entries(5, before, 2).await?;
@@ -422,21 +427,14 @@ pub async fn thresholds_are_recorded_once(ports: &Stores) -> Result<()> {
     expected = noted().await?;
     // A higher capacity starts new thresholds; those already reached are recorded at once.
     let me = by("me", None);
-    entities
-        .change_application(5, ApplicationChange::capacity(15), &me, NOW_MS)
-        .await?;
+    let change = async |change| entities.change_application(5, change, &me, NOW_MS).await;
+    change(ApplicationChange::capacity(15)).await?;
     expected.push((80, 12, 15));
     assert_eq!(noted().await?, expected);
-    entities
-        .change_application(5, ApplicationChange::capacity(15), &me, NOW_MS)
-        .await?;
-    entities
-        .change_application(5, ApplicationChange::enforced(false), &me, NOW_MS)
-        .await?;
+    change(ApplicationChange::capacity(15)).await?;
+    change(ApplicationChange::enforced(false)).await?;
     assert_eq!(noted().await?, expected);
-    entities
-        .change_application(5, ApplicationChange::capacity(1), &me, NOW_MS)
-        .await?;
+    change(ApplicationChange::capacity(1)).await?;
     expected.extend([80, 90, 100].map(|threshold| (threshold, 12, 1)));
     assert_eq!(noted().await?, expected);
     // An earlier capacity that is set again counts as new, including by an ingested line.

@@ -70,15 +70,33 @@ async fn read(live: &dyn LiveWrite, key: &str) -> Result<StateRows> {
     Ok(found(&answer.states[0]))
 }
 
+/// Creates a partition state that begins at offset 0 in epoch 1.
+async fn create_state(live: &dyn LiveWrite, partition: u32) -> Result<()> {
+    let start = new_generation(0, 0, 1);
+    let created = live.rebuild(state_id(partition), None, &start).await?;
+    assert_eq!(created, Ok(()));
+    Ok(())
+}
+
+/// Applies changes with the current checkpoint.
+async fn apply(
+    live: &dyn LiveWrite,
+    partition: u32,
+    checkpoint: Checkpoint,
+    next: Cut,
+    changes: &Changes,
+) -> Result<()> {
+    let id = state_id(partition);
+    let applied = live.apply(id, checkpoint, next, &VIEWS, changes).await?;
+    assert_eq!(applied, Ok(()));
+    Ok(())
+}
+
 /// A state replaces the previous one of the same epoch. The absence of a member is a state too.
 /// States of pruned epochs and earlier generations are not returned.
 pub async fn the_newest_state_of_an_epoch_wins(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    assert_eq!(
-        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
-            .await?,
-        Ok(())
-    );
+    create_state(live, 0).await?;
     let mut checkpoint = Checkpoint {
         generation: 1,
         next_offset: 0,
@@ -92,10 +110,7 @@ pub async fn the_newest_state_of_an_epoch_wins(ports: &Stores) -> Result<()> {
             ("l", "a", None),
         ],
     );
-    let applied = live
-        .apply(state_id(0), checkpoint, cut(3), &VIEWS, &first)
-        .await?;
-    assert_eq!(applied, Ok(()));
+    apply(live, 0, checkpoint, cut(3), &first).await?;
     let stale = states(VIEW, &[("k", "a", Some("stale"))]);
     let refused = live
         .apply(state_id(0), checkpoint, cut(4), &VIEWS, &stale)
@@ -103,10 +118,7 @@ pub async fn the_newest_state_of_an_epoch_wins(ports: &Stores) -> Result<()> {
     assert!(refused.is_err(), "the checkpoint has advanced");
     checkpoint.next_offset = 3;
     let second = states(VIEW, &[("k", "b", None), ("k", "", Some(""))]);
-    let applied = live
-        .apply(state_id(0), checkpoint, cut(5), &VIEWS, &second)
-        .await?;
-    assert_eq!(applied, Ok(()));
+    apply(live, 0, checkpoint, cut(5), &second).await?;
     let row = |epoch: u64, member: &str, state: Option<&str>| {
         (0, epoch, member.to_owned(), state.map(str::to_owned))
     };
@@ -126,10 +138,7 @@ pub async fn the_newest_state_of_an_epoch_wins(ports: &Stores) -> Result<()> {
         epoch: 2,
     };
     let third = states(VIEW, &[("k", "a", Some("3"))]);
-    let applied = live
-        .apply(state_id(0), checkpoint, cut(6), &VIEWS, &third)
-        .await?;
-    assert_eq!(applied, Ok(()));
+    apply(live, 0, checkpoint, cut(6), &third).await?;
     let mut both = of_first.to_vec();
     both.push(row(2, "a", Some("3")));
     assert_eq!(read(live, "k").await?, both, "each epoch has its own");
@@ -496,16 +505,10 @@ type Put<'a> = (
 pub async fn live_counts_change_with_their_states(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..2 {
-        let outcome = live
-            .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
-            .await?;
-        assert_eq!(outcome, Ok(()));
+        create_state(live, partition).await?;
     }
     let other = states(VIEW, &[("k", "a", Some("1"))]);
-    let applied = live
-        .apply(state_id(1), start(), cut(1), &VIEWS, &other)
-        .await?;
-    assert_eq!(applied, Ok(()));
+    apply(live, 1, start(), cut(1), &other).await?;
     let mut checkpoint = start();
     let (begun, made) = (
         StoredLiveCount::started(),
@@ -557,10 +560,7 @@ pub async fn live_counts_change_with_their_states(ports: &Stores) -> Result<()> 
             .apply(state_id(0), stale, cut(99), &VIEWS, &changes)
             .await?;
         assert!(refused.is_err(), "the checkpoint differs");
-        let applied = live
-            .apply(state_id(0), checkpoint, next, &VIEWS, &changes)
-            .await?;
-        assert_eq!(applied, Ok(()));
+        apply(live, 0, checkpoint, next, &changes).await?;
         checkpoint.next_offset += 1;
         let place = format!("at {}", checkpoint.next_offset);
         let (found, left) = summed(live, "k").await?;

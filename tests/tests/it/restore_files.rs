@@ -563,10 +563,8 @@ async fn errors_in_a_file_are_located() {
         let path = write_file(&world, name, lines);
         let error = restore(&world, &claims_request("plays_owner_day", &path)).await;
         let error = error.expect_err(name).to_string();
-        assert!(
-            error.contains(text) && error.contains(name),
-            "{name}: {error}"
-        );
+        let is_located = error.contains(text) && error.contains(name);
+        assert!(is_located, "{name}: {error}");
     }
     inexact_values_are_rejected(&world).await;
     let none = world.path().join("none.csv");

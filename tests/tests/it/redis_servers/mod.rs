@@ -340,13 +340,8 @@ async fn growing_groups_keep_all_counts() -> Result<()> {
         ]);
         let live = if round % 4 == 3 { &other } else { &one };
         let views = [VIEW, OTHER_VIEW];
-        let apply = live.apply(
-            state_id(0),
-            checkpoint(round, 1),
-            cut(round + 1),
-            &views,
-            &changes,
-        );
+        let (believed, next) = (checkpoint(round, 1), cut(round + 1));
+        let apply = live.apply(state_id(0), believed, next, &views, &changes);
         assert_eq!(apply.await?, Ok(()));
         assert_eq!(totals(&one, 0, "g").await?, (round + 1, (round + 1) * ROWS));
     }

@@ -160,11 +160,7 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
     adding.spawn(async move {
         for version in 0..SEGMENTS {
             let row = Athlete {
-                gender: Some(if version % 2 == 0 {
-                    Gender::F
-                } else {
-                    Gender::M
-                }),
+                gender: (version % 2 == 0).then_some(Gender::F).or(Some(Gender::M)),
                 birth_year: Some(version),
                 version,
                 ..athlete(7)
