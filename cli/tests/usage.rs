@@ -14,7 +14,7 @@ fn backstitch(args: &[&str]) -> Output {
 fn usage_errors_exit_with_2_and_one_line() {
     for args in [
         &["nothing"][..],
-        &[],
+        &["batch"],
         &["batch", "run", "--engine", "ballista://h"],
         &["batch", "run", "--engine", "spark://h:1"],
         &["executor", "--scheduler", "h"],
@@ -31,7 +31,8 @@ fn usage_errors_exit_with_2_and_one_line() {
 #[test]
 fn help_and_version_exit_with_0() {
     for args in [
-        &["--help"][..],
+        &[][..],
+        &["--help"],
         &["--version"],
         &["batch", "run", "--help"],
         &["config", "schema"],
