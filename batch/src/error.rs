@@ -144,6 +144,18 @@ pub(crate) fn lost_log_error(what: String) -> Error {
     Error::Request(format!("{what}. {}", stores::log::LOST_REMEDY))
 }
 
+/// Returns the error for a job whose definition differs from that of the run.
+pub(crate) fn definition_mismatch(job: &str) -> Error {
+    Error::Request(format!(
+        "this worker has another definition of job {job} than the run: use the same version of Backstitch and the same views_dir on all machines"
+    ))
+}
+
+/// Returns the error for a task or an output of another stage.
+pub(crate) fn stage_mismatch() -> Error {
+    Error::Fault("a task or its output belongs to another stage of the run".to_owned())
+}
+
 /// Returns a function that wraps errors of a view's query.
 pub(crate) fn query_error<K>(job: &Job<K>) -> impl Fn(DataFusionError) -> jobs::Error + Copy {
     |source| jobs::Error::Query {

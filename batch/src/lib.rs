@@ -6,12 +6,14 @@
 //! stay exact meanwhile. This crate uses no database client and nothing of the other layers.
 
 mod archive;
+mod batch;
 mod board;
 mod concurrency;
 mod drift;
 mod erase;
 mod error;
 mod executor;
+mod lease;
 mod manifest_file;
 mod options;
 mod pages;
@@ -20,14 +22,17 @@ mod restore;
 mod results;
 mod retention;
 mod run;
+mod run_steps;
 mod seal;
 mod snapshot;
 mod table;
 mod tally;
 mod task;
+mod view_tables;
 mod worker;
 
 pub use archive::{ArchiveReport, Backfill, BackfillReport};
+pub use batch::Batch;
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use erase::{ErasePorts, EraseRequest, ErasedPlace, Eraser, Finding, Receipt};
 pub(crate) use error::query_error;
@@ -41,6 +46,5 @@ pub use restore::{
     RestoreReport, RestoreRequest, Scheduled, ScheduledView, When,
 };
 pub use retention::{Amount, DataKind, KindReport, RetainedItems, Retention, RetentionOptions};
-pub use run::Batch;
 pub use snapshot::SnapshotReport;
 pub use worker::Worker;

@@ -13,7 +13,7 @@ use stores::views::TableResults;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::run::{check_stop, verify_lease};
+use crate::lease::{check_stop, verify_lease};
 use crate::{Result, manifest_file};
 
 /// The results from which the rows of a view's table were written.

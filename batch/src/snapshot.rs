@@ -21,7 +21,7 @@ use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::run::{check_stop, verify_lease};
+use crate::lease::{check_stop, verify_lease};
 use crate::{Error, Progress, Result, manifest_file};
 
 /// Rows that are read from the entity store at once.

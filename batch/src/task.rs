@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
 use crate::board::JobFiles;
+use crate::error::stage_mismatch;
 use crate::snapshot::SnapshotFile;
 use crate::tally::{OfDays, Published, Written};
 use crate::{Error, Result, board, tally};
@@ -127,11 +128,6 @@ pub(crate) enum StageInputFile {
     Aggregates(Box<tally::Note>),
     /// Form of [`StageInput::Boards`].
     Boards(board::BoardInputFile),
-}
-
-/// Returns the error for a task or an output of another stage.
-pub(crate) fn stage_mismatch() -> Error {
-    Error::Fault("a task or its output belongs to another stage of the run".to_owned())
 }
 
 /// A task as sent to a remote worker.

@@ -11,7 +11,7 @@ use stores::views::ViewsWrite;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
-use crate::run::FILE_CACHE_BYTES;
+use crate::batch::FILE_CACHE_BYTES;
 use crate::task::{Failure, Output, Request, Response, StageInput, StageInputFile};
 use crate::{Error, Result, manifest_file, tally};
 
@@ -145,11 +145,4 @@ impl Worker {
             self.archive.description()
         ))
     }
-}
-
-/// Returns the error for a job whose definition differs from that of the run.
-pub(crate) fn definition_mismatch(job: &str) -> Error {
-    Error::Request(format!(
-        "this worker has another definition of job {job} than the run: use the same version of Backstitch and the same views_dir on all machines"
-    ))
 }

@@ -1,4 +1,4 @@
-//! Aggregate views: additive counts by group, time bucket and dimensions.
+//! Jobs of aggregate views: their properties, and the check of their definitions.
 
 use std::sync::Arc;
 
@@ -11,29 +11,12 @@ use schemas::time::Width;
 use toml::Spanned;
 
 use crate::Result;
+use crate::aggregate_view::AggregateView;
+use crate::columns::{BUCKET, COUNT};
 use crate::job::{Job, Layers, definition_hash, parse_layers, parse_source};
 use crate::plan::{QueryText, query_plan};
-use crate::rollup::is_rollup;
 use crate::spec::{AggregateSpec, File};
-use crate::sums::SumMapping;
-
-/// The bucket column of a row.
-pub const BUCKET: &str = "bucket";
-/// The count column of a row.
-pub const COUNT: &str = "count";
-
-/// The part of a definition that is specific to aggregate views.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AggregateView {
-    metric: String,
-    bucket: Width,
-    partition: Width,
-    group: KeyShape,
-    row: KeyShape,
-    is_rollup: bool,
-    sum_mapping: Option<SumMapping>,
-    is_partial: bool,
-}
+use crate::sums::{SumMapping, is_rollup};
 
 impl Job<AggregateView> {
     /// The metric that serves this view: the `NAME` of `/stats/NAME/…`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use include_dir::{Dir, include_dir};
 use schemas::source::Source;
 
-use crate::aggregate::AggregateView;
+use crate::aggregate_view::AggregateView;
 use crate::board::Board;
 use crate::counting::Counting;
 use crate::job::{Job, Layers};

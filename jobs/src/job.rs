@@ -10,7 +10,7 @@ use toml::Spanned;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Result;
-use crate::aggregate::AggregateView;
+use crate::aggregate_view::AggregateView;
 use crate::spec::{COUNTING, File, HISTORY};
 
 /// The layers that run a job.

@@ -5,8 +5,10 @@
 //! derive from the definition. This crate does not depend on any store.
 
 mod aggregate;
+mod aggregate_view;
 pub mod board;
 mod catalog;
+mod columns;
 pub mod counting;
 mod engine;
 mod error;
@@ -24,9 +26,10 @@ pub mod tables;
 pub mod tree;
 mod truncate;
 
-pub use aggregate::{AggregateView, BUCKET, COUNT};
+pub use aggregate_view::AggregateView;
 pub use board::Board;
 pub use catalog::Catalog;
+pub use columns::{BUCKET, COUNT};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use fold::{AggregateFold, AggregateRows, Fold, FoldOutput};

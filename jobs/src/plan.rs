@@ -15,6 +15,7 @@ use futures::FutureExt;
 use schemas::source::Source;
 use schemas::{entities, plays};
 
+use crate::columns::{BUCKET, COUNT};
 use crate::engine::session;
 use crate::job::Job;
 use crate::{Error, Result};
@@ -140,7 +141,7 @@ pub(crate) fn check_query(job: &Job, before: &[Arc<Job>], file: &str) -> Result<
         poll_once(plan_job(&context, job, input)).map_err(|error| planning_error(file, &error))?;
     for (found, field) in rows.schema().fields().iter().zip(job.schema.fields()) {
         // The engine can't infer that a sum over a group, or a bucket of a time, is never null.
-        let derived = [crate::COUNT, crate::BUCKET].contains(&field.name().as_str());
+        let derived = [COUNT, BUCKET].contains(&field.name().as_str());
         if found.is_nullable() && !field.is_nullable() && !derived {
             let what = format!("column {:?} must not be nullable", field.name());
             return Err(query_definition_error(file, &what));

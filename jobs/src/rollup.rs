@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
-use datafusion::logical_expr::{Expr, LogicalPlan};
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape};
 use schemas::time::Width;
 
+use crate::columns::BUCKET;
 use crate::job::{Job, Layers};
 use crate::sketch::{self, cell_column, is_cell_column};
-use crate::sums::{SumQuery, bucket_of, strip_casts};
-use crate::{BUCKET, COUNT};
 
 /// Derives the deltas of a coarser view from those of a finer one.
 #[derive(Debug, Clone)]
@@ -130,37 +128,6 @@ fn row_column(from: &Job, column: &KeyColumn) -> Option<RowColumn> {
             .filter(|_| is_cell_column(&column.name))
             .map(RowColumn::Cell)
     })
-}
-
-/// Returns whether a query over another job's rows only coarsens buckets, drops columns or maps one
-/// to cells, and sums the counts.
-pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
-    let Some(sums) = SumQuery::from_plan(plan) else {
-        return false;
-    };
-    let groups = |expr: &Expr| match strip_casts(expr) {
-        Expr::Column(_) => true,
-        Expr::ScalarFunction(call) if call.func.name() == sketch::FUNCTION => true,
-        expr => {
-            bucket_of(expr).is_some_and(|(width, column)| width == bucket && column.name == BUCKET)
-        }
-    };
-    let cells = |name: &str| {
-        sums.groups().iter().any(|expr| match strip_casts(expr) {
-            Expr::ScalarFunction(call) => call.args.iter().any(
-                |arg| matches!(strip_casts(arg), Expr::Column(column) if cell_column(&column.name) == name),
-            ),
-            _ => false,
-        })
-    };
-    // Every column must keep its name, except computed ones.
-    let named = |(expr, name): &(&Expr, &str)| {
-        let made = [BUCKET, COUNT].contains(name) || is_cell_column(name) && cells(name);
-        matches!(strip_casts(expr), Expr::Column(column) if made || column.name == *name)
-    };
-    sums.summed().all(|column| column.name == COUNT)
-        && sums.columns.iter().all(named)
-        && sums.groups().iter().all(groups)
 }
 
 #[cfg(test)]

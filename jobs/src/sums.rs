@@ -10,19 +10,21 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
 use schemas::key::KeyKind;
 use schemas::time::Width;
 
-use crate::{COUNT, truncate};
+use crate::columns::{BUCKET, COUNT};
+use crate::sketch::{self, cell_column, is_cell_column};
+use crate::truncate;
 
 /// The parts of a plan that only groups and sums.
-pub(crate) struct SumQuery<'a> {
+struct SumQuery<'a> {
     /// The output columns with their names.
-    pub(crate) columns: Vec<(&'a Expr, &'a str)>,
+    columns: Vec<(&'a Expr, &'a str)>,
     aggregate: &'a Aggregate,
 }
 
 impl<'a> SumQuery<'a> {
     /// Parses a plan. Returns `None` if it filters rows, or if a count is not the plain sum of a
     /// column.
-    pub(crate) fn from_plan(plan: &'a LogicalPlan) -> Option<Self> {
+    fn from_plan(plan: &'a LogicalPlan) -> Option<Self> {
         let LogicalPlan::Projection(projection) = plan else {
             return None;
         };
@@ -52,12 +54,12 @@ impl<'a> SumQuery<'a> {
     }
 
     /// The expressions of the grouping.
-    pub(crate) fn groups(&self) -> &'a [Expr] {
+    fn groups(&self) -> &'a [Expr] {
         &self.aggregate.group_expr
     }
 
     /// The summed columns.
-    pub(crate) fn summed(&self) -> impl Iterator<Item = &'a Column> {
+    fn summed(&self) -> impl Iterator<Item = &'a Column> {
         self.aggregate.aggr_expr.iter().filter_map(summed_column)
     }
 
@@ -136,6 +138,37 @@ impl SumMapping {
     }
 }
 
+/// Returns whether a query over another job's rows only coarsens buckets, drops columns or maps one
+/// to cells, and sums the counts.
+pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
+    let Some(sums) = SumQuery::from_plan(plan) else {
+        return false;
+    };
+    let groups = |expr: &Expr| match strip_casts(expr) {
+        Expr::Column(_) => true,
+        Expr::ScalarFunction(call) if call.func.name() == sketch::FUNCTION => true,
+        expr => {
+            bucket_of(expr).is_some_and(|(width, column)| width == bucket && column.name == BUCKET)
+        }
+    };
+    let cells = |name: &str| {
+        sums.groups().iter().any(|expr| match strip_casts(expr) {
+            Expr::ScalarFunction(call) => call.args.iter().any(
+                |arg| matches!(strip_casts(arg), Expr::Column(column) if cell_column(&column.name) == name),
+            ),
+            _ => false,
+        })
+    };
+    // Every column must keep its name, except computed ones.
+    let named = |(expr, name): &(&Expr, &str)| {
+        let made = [BUCKET, COUNT].contains(name) || is_cell_column(name) && cells(name);
+        matches!(strip_casts(expr), Expr::Column(column) if made || column.name == *name)
+    };
+    sums.summed().all(|column| column.name == COUNT)
+        && sums.columns.iter().all(named)
+        && sums.groups().iter().all(groups)
+}
+
 fn is_instant(data_type: &DataType) -> bool {
     matches!(
         data_type,
@@ -145,7 +178,7 @@ fn is_instant(data_type: &DataType) -> bool {
 
 /// The bucket width and the column of a bucket expression. A cast of the column gives other
 /// buckets, for example to another time zone (`AT TIME ZONE`) or to a date.
-pub(crate) fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
+fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
     let Expr::ScalarFunction(call) = without_alias(expr) else {
         return None;
     };
@@ -176,7 +209,7 @@ pub(crate) fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
 }
 
 /// The expression below aliases and casts.
-pub(crate) fn strip_casts(expr: &Expr) -> &Expr {
+fn strip_casts(expr: &Expr) -> &Expr {
     match expr {
         Expr::Alias(alias) => strip_casts(&alias.expr),
         Expr::Cast(cast) => strip_casts(&cast.expr),

@@ -3,7 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Error;
+/// A text is not an address.
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?} is not an address: write a host and a port, such as 127.0.0.1:50050")]
+pub struct AddressError {
+    text: String,
+}
 
 /// A host (a name or an IP address) and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,10 +20,10 @@ pub struct Address {
 }
 
 impl FromStr for Address {
-    type Err = Error;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let invalid = || Error::Address {
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let invalid = || AddressError {
             text: text.to_owned(),
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;

@@ -27,6 +27,7 @@ use tonic::transport::{Channel, Endpoint};
 use uuid::Uuid;
 
 use self::ready::Readiness;
+use crate::error::error_chain;
 use crate::plan::{append_response, encode};
 use crate::{Address, Error, MESSAGE_BYTES_MAX, Result};
 
@@ -422,21 +423,6 @@ impl<'a> Outage<'a> {
         sleep(RETRY_PAUSE).await;
         Ok(())
     }
-}
-
-/// Appends the causes of an error to its message. The errors of clients have short messages.
-fn error_chain(message: &str, error: &dyn std::error::Error) -> String {
-    let mut text = message.to_owned();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -8,12 +8,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A text is not an address.
-    #[error("{text:?} is not an address: write a host and a port, such as 127.0.0.1:50050")]
-    Address {
-        /// The text.
-        text: String,
-    },
     /// The scheduler did not answer.
     #[error(
         "no scheduler answers at {address}: {why}. Check that `backstitch scheduler` runs there and is reachable from here"
@@ -78,4 +72,19 @@ pub enum Error {
     /// The work was stopped by request.
     #[error("stopped")]
     Stopped,
+}
+
+/// Appends the causes of an error to its message. The errors of clients have short messages.
+pub(crate) fn error_chain(message: &str, error: &dyn std::error::Error) -> String {
+    let mut text = message.to_owned();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
 }

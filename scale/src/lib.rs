@@ -18,7 +18,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-pub use address::Address;
+pub use address::{Address, AddressError};
 pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use executor::{Executor, ExecutorOptions};

@@ -7,71 +7,12 @@ use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::merge::{LiveDelta, MergedRow};
 use jobs::sketch::{Estimate, cell, cell_column, estimate};
 use schemas::key::{KeyError, KeyValue};
-use schemas::provenance::Origin;
 use schemas::time::{Seconds, Span, Width};
 
 use crate::explanation::ValueExplanation;
+use crate::layered_count::LayeredCount;
 use crate::plan::ViewScan;
-use crate::question::{Prefer, Question, Segments};
-
-/// A sum and the layers that contributed to it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LayeredCount {
-    pub(crate) count: i128,
-    /// The part of `count` from batch rows.
-    pub(crate) batch_count: i128,
-    /// Live count minus batch count of the events that batch rows hold.
-    pub(crate) drift: i128,
-    pub(crate) batch: bool,
-    pub(crate) live: bool,
-    /// True if a batch row belongs to a run that is still being published.
-    pub(crate) is_ahead: bool,
-}
-
-impl LayeredCount {
-    pub(crate) fn add(&mut self, value: &MergedRow<'_>) {
-        self.count += value.count;
-        self.batch_count += value.batch_count;
-        self.drift += value.drift;
-        self.batch |= value.has_batch;
-        self.live |= value.has_live;
-        self.is_ahead |= value.is_ahead;
-    }
-
-    /// Returns the preferred value: all events, the batch rows if there are any, or the live
-    /// counts.
-    pub(crate) const fn preferred(mut self, prefer: Prefer) -> Self {
-        match prefer {
-            Prefer::Batch if self.batch => {
-                self.count = self.batch_count;
-                self.live = false;
-            }
-            Prefer::Realtime => {
-                self.count += self.drift;
-                self.live |= self.batch;
-                self.batch = false;
-            }
-            Prefer::Batch | Prefer::Newest => {}
-        }
-        self
-    }
-
-    /// Records that the layers of `other` contributed.
-    pub(crate) const fn add_layers(&mut self, other: &Self) {
-        self.batch |= other.batch;
-        self.live |= other.live;
-        self.is_ahead |= other.is_ahead;
-    }
-
-    /// True if any event contributed.
-    pub(crate) const fn has_events(&self) -> bool {
-        self.batch || self.live || self.drift != 0
-    }
-
-    pub(crate) const fn origin(&self, epoch: u64) -> Origin {
-        Origin::from_layers(self.batch, self.live, epoch)
-    }
-}
+use crate::question::{Question, Segments};
 
 /// Sums by time segment and, if requested, by key.
 #[derive(Debug, Clone)]

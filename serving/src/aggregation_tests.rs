@@ -4,7 +4,7 @@ use jobs::Catalog;
 use schemas::time::Range;
 
 use super::*;
-use crate::question::Time;
+use crate::question::{Prefer, Time};
 
 fn scan() -> ViewScan {
     let catalog = Catalog::built_in().unwrap();

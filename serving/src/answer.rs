@@ -11,9 +11,11 @@ use schemas::time::{Range, Seconds};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::aggregation::{Aggregation, LayeredCount, PeriodPair, Sketch};
+use crate::aggregation::{Aggregation, PeriodPair, Sketch};
+use crate::layered_count::LayeredCount;
 use crate::question::{Prefer, Segments};
-use crate::read::{ReadPosition, Reading, Watermark};
+use crate::read::{Reading, Watermark};
+use crate::read_position::ReadPosition;
 
 /// A count that does not fit the integers of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,7 @@ use jobs::merge::{LiveDelta, MergedRow};
 use schemas::key::{KeyError, KeyValue};
 use schemas::seam::Epoch;
 
-use crate::aggregation::LayeredCount;
+use crate::layered_count::LayeredCount;
 use crate::plan::ViewScan;
 
 /// Maximum rows that are listed; the sums include all rows.

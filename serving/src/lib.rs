@@ -12,6 +12,7 @@ mod explanation;
 mod http;
 #[cfg(test)]
 mod laws;
+mod layered_count;
 mod lock;
 mod metric;
 mod monitor;
@@ -22,6 +23,8 @@ mod partition_state_cache;
 mod plan;
 mod question;
 mod read;
+mod read_error;
+mod read_position;
 mod request_coalescer;
 mod retry_budget;
 mod row_cache;

@@ -15,7 +15,7 @@ use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, PartitionState, Runs};
 use schemas::source::Source;
-use schemas::time::{Range, Seconds, SeriesError};
+use schemas::time::{Range, Seconds};
 use stores::live::{DeltaQuery, LiveDeltas};
 use stores::views::{AggregateShape, PartitionQuery, RunRecords, ViewRows};
 use tokio::time::Duration;
@@ -27,6 +27,8 @@ use crate::options::{ServingOptions, ServingPorts};
 use crate::partition_state_cache::PartitionStateCache;
 use crate::plan::{GROUPS_MAX, Layout, Plan, PlanError, SKETCHES_MAX, ViewScan, has_column};
 use crate::question::{Prefer, Question, Segments, Time};
+use crate::read_error::ReadError;
+use crate::read_position::ReadPosition;
 use crate::retry_budget::RetryBudget;
 use crate::row_cache::{RowCache, RowRequest};
 use crate::run_record_cache::RunRecordCache;
@@ -78,47 +80,6 @@ impl Cacheable for Reading {
 
     fn bytes(&self) -> usize {
         self.aggregation.bytes() + self.segments.len() * size_of::<Range>()
-    }
-}
-
-/// Position in the log that an answer reflects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReadPosition {
-    pub(crate) source: Source,
-    /// Newest complete epoch of the views that were read; the oldest one where they differ.
-    pub(crate) epoch: Epoch,
-    /// Log time of the last record before the position, in milliseconds since the Unix epoch.
-    pub(crate) as_of_ms: Option<i64>,
-    /// Next offset by partition.
-    pub(crate) position: Vec<i64>,
-    /// Number of backfills that the batch rows include.
-    pub(crate) backfills: u64,
-    /// False while the live state of a partition is missing or still replays after a loss.
-    pub(crate) complete: bool,
-}
-
-/// Reason why a read failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error(transparent)]
-    Series(#[from] SeriesError),
-    #[error(transparent)]
-    SeamMismatch(#[from] SeamMismatch),
-    #[error(transparent)]
-    Store(Arc<stores::Error>),
-    #[error(transparent)]
-    Damaged(#[from] KeyError),
-    #[error("the batch rows of a board are being replaced; the next read sees the new ones")]
-    Replaced,
-    #[error("{0}")]
-    DamagedBoard(String),
-}
-
-impl From<stores::Error> for ReadError {
-    fn from(error: stores::Error) -> Self {
-        Self::Store(Arc::new(error))
     }
 }
 
@@ -277,34 +238,6 @@ impl RunsAndStates {
                 })
                 .collect(),
         }
-    }
-}
-
-impl ReadPosition {
-    /// Position of an answer while the log does not exist yet.
-    pub(crate) const fn empty(source: Source, epoch: Epoch) -> Self {
-        Self {
-            source,
-            epoch,
-            as_of_ms: None,
-            position: Vec::new(),
-            backfills: 0,
-            complete: true,
-        }
-    }
-
-    /// Combines two reads that ran one after the other into a position that both reflect.
-    pub(crate) fn min_with(mut self, other: &Self) -> Self {
-        let partitions = self.position.len().max(other.position.len());
-        let at = |position: &[i64], partition| position.get(partition).copied().unwrap_or(0);
-        self.position = (0..partitions)
-            .map(|partition| at(&self.position, partition).min(at(&other.position, partition)))
-            .collect();
-        self.epoch = self.epoch.min(other.epoch);
-        self.backfills = self.backfills.min(other.backfills);
-        self.as_of_ms = self.as_of_ms.min(other.as_of_ms);
-        self.complete &= other.complete;
-        self
     }
 }
 

@@ -7,7 +7,8 @@ use moka::sync::Cache;
 use stores::ErrorKind;
 
 use crate::ServingOptions;
-use crate::read::{ReadError, ReadPosition};
+use crate::read_error::ReadError;
+use crate::read_position::ReadPosition;
 
 /// Approximate overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 256;

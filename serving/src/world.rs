@@ -1,6 +1,7 @@
 //! In-memory ports for tests of the serving layer.
 
 mod admin;
+mod board_store;
 pub(crate) mod boards;
 mod counts;
 pub(crate) mod keys;
@@ -41,7 +42,7 @@ use stores::views::{
 };
 use stores::{Error, Result};
 
-use self::boards::Boards;
+use self::board_store::Boards;
 use crate::{Serving, ServingOptions, ServingPorts};
 
 /// A play event with the columns that views count by.

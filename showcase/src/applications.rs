@@ -4,7 +4,8 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use crate::shared::{Row, SharedState, lock};
+use crate::rows::Row;
+use crate::shared::{SharedState, lock};
 use crate::{APPLICATIONS, ATHLETES};
 
 const SELECT: &str = "SELECT o.id, o.name, o.owner, o.athlete_capacity, \

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::client::Parameters;
 use crate::compare::compare;
-use crate::shared::{Row, SharedState};
+use crate::rows::Row;
+use crate::shared::SharedState;
 use crate::{CLUBS, SEGMENTS};
 
 /// The boards of a segment.

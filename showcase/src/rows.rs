@@ -1,4 +1,4 @@
-//! Computes the expected rows of entities from lines and requests, and compares them with the tables of the entity store.
+//! Computes the expected rows of entities from lines and requests.
 //!
 //! A line is a whole row. A line with an older version than the row changes nothing.
 
@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use schemas::source::Source;
 use serde_json::Value;
 
-use crate::shared::{Row, SharedState, lock};
+/// A row of a query; all values are text.
+pub(crate) type Row = Vec<Option<String>>;
 
 /// The tables: source, number of key columns, and columns. The last column is the version.
-const TABLES: [(Source, usize, &str); 6] = [
+pub(crate) const TABLES: [(Source, usize, &str); 6] = [
     (
         Source::Efforts,
         1,
@@ -57,7 +58,7 @@ impl ExpectedRows {
     }
 
     /// Adds a row, or replaces a row that is not newer.
-    fn put(&mut self, source: Source, row: Row) {
+    pub(crate) fn put(&mut self, source: Source, row: Row) {
         let keys = TABLES.iter().find(|table| table.0 == source);
         let key = row[..keys.map_or(1, |table| table.1)].to_vec();
         let version = |row: &Row| -> i64 {
@@ -124,7 +125,7 @@ impl ExpectedRows {
     }
 
     /// Compares the rows of a table with the expected ones, and returns the differences.
-    fn compare(&self, source: Source, keys: usize, stored: &[Row]) -> Vec<String> {
+    pub(crate) fn compare(&self, source: Source, keys: usize, stored: &[Row]) -> Vec<String> {
         let none = BTreeMap::new();
         let expected = self.0.get(&source).unwrap_or(&none);
         let mut missing: BTreeMap<&[Option<String>], &Row> = expected
@@ -180,42 +181,6 @@ fn json_text(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
     }
-}
-
-fn select(source: Source, columns: &str) -> String {
-    let columns = columns
-        .replace(' ', ", ")
-        .replace(
-            "is_disqualified",
-            "(SELECT count(*) FROM disqualified d WHERE d.athlete_id = athletes.id) AS is_disqualified",
-        )
-        .replace("is_revoked", "revoked_at_us IS NOT NULL AS is_revoked");
-    format!("SELECT {columns} FROM {source}")
-}
-
-/// Adds the rows that are stored now to the expected rows.
-pub(crate) async fn load(shared: &SharedState) -> anyhow::Result<()> {
-    for (source, _, columns) in TABLES {
-        for row in shared.query(&select(source, columns)).await? {
-            lock(&shared.rows).put(source, row);
-        }
-    }
-    Ok(())
-}
-
-/// Compares all tables with the expected rows.
-pub(crate) async fn compare(shared: &SharedState) -> anyhow::Result<()> {
-    for (source, keys, columns) in TABLES {
-        let was_running = shared.setup.batch.is_running();
-        let stored = shared.query(&select(source, columns)).await?;
-        shared.count_answer("rows", was_running);
-        let differences = lock(&shared.rows).compare(source, keys, &stored);
-        let mut summary = lock(&shared.summary);
-        differences
-            .iter()
-            .for_each(|difference| summary.record_difference(difference));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::client::{Answer, Client, Parameters};
 use crate::compare::compare;
-use crate::rows::ExpectedRows;
+use crate::rows::{ExpectedRows, Row};
 use crate::{DemoSetup, Line};
 
 /// The minimum of batch runs during the verification: one of each source with a log, and a second one of the first.
@@ -85,9 +85,6 @@ impl Summary {
         )
     }
 }
-
-/// A row of a query; all values are text.
-pub(crate) type Row = Vec<Option<String>>;
 
 #[derive(Debug)]
 pub(crate) struct SharedState {

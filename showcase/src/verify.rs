@@ -21,9 +21,10 @@ use crate::boards::{Board, compare_moving, counts, efforts};
 use crate::client::Parameters;
 use crate::ledger::Ledger;
 use crate::queries::PlaysQuery;
-use crate::shared::{RUNS_MIN, Row, SharedState, lock};
+use crate::rows::Row;
+use crate::shared::{RUNS_MIN, SharedState, lock};
 use crate::traffic::{Traffic, sleep};
-use crate::{ATHLETES, SEGMENTS, applications, rows};
+use crate::{ATHLETES, SEGMENTS, applications, stored_rows};
 
 /// How long to wait for batch runs beyond the duration of the demo.
 const BATCH_RUNS_TIMEOUT: Duration = Duration::from_secs(120);
@@ -198,7 +199,7 @@ impl<'a> Verifier<'a> {
         }
         applications::change(shared, &mut self.rng).await?;
         shared.catch_up(&ENTITY_SOURCES).await?;
-        rows::compare(shared).await?;
+        stored_rows::compare(shared).await?;
         let now = Timestamp::from_millisecond(shared.setup.clock.now_ms())?;
         let today = now.to_zoned(TimeZone::UTC).date();
         let count = match is_last {

@@ -9,7 +9,7 @@ use stores::entities::{EntityRead, OutboxStatus};
 use stores::relay::OutboxRelay;
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::pause;
+use crate::pause::pause;
 use crate::{Error, Result};
 
 /// A notification that two reads this far apart find is a leftover, or an application's own SQL

@@ -15,7 +15,7 @@ use stores::views::{RunRecords, ViewsRead};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::pause;
+use crate::pause::pause;
 use crate::{Result, SpeedOptions, SpeedPorts};
 
 /// Longest time until an idle worker detects that its partition state was lost or changed.

@@ -20,12 +20,15 @@ mod live_counts;
 mod notices;
 mod options;
 mod ownership;
+mod pause;
 mod processor;
 mod recount;
+mod report;
 mod supervise;
 mod window;
 mod worker;
 
 pub use error::{Error, Result};
 pub use options::{SpeedOptions, SpeedPorts};
-pub use supervise::{Speed, SpeedReport};
+pub use report::SpeedReport;
+pub use supervise::Speed;

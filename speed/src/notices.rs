@@ -13,7 +13,7 @@ use stores::notices::{CapacityNotices, Delivery, DeliveryOutcome, DeliveryQueue}
 use stores::webhook::WebhookResponse;
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::pause;
+use crate::pause::pause;
 use crate::{Result, SpeedOptions, SpeedPorts};
 
 /// Messages that are claimed and appended to the log together.

@@ -19,7 +19,7 @@ use stores::recounts::{CountedApplication, Recounts};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::pause;
+use crate::pause::pause;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Maximum queued applications.

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jobs::{AggregateFold, Board, Catalog, Engine, Fold, Job, Layers};
 use schemas::seam::Offset;
 use schemas::source::{Source, SourceKind};
-use serde::Serialize;
 use stores::live::PartitionId;
 use stores::log::{Assignment, GroupMembership, LOST_REMEDY, LogIdentityVerifier};
 use stores::outbox_publisher::OutboxPublisher;
@@ -25,6 +24,7 @@ use crate::idle::IdleWatch;
 use crate::notices::Deliverer;
 use crate::processor::BatchProcessor;
 use crate::recount::Recounter;
+use crate::report::{Counts, SpeedReport};
 use crate::worker::{MISSING_PARTITION_TRIES, Worker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
@@ -55,27 +55,6 @@ enum Views {
     Aggregates(Vec<Arc<Job>>),
     Boards(Vec<Arc<Job<Board>>>),
 }
-
-/// Totals of the speed layer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct SpeedReport {
-    /// Events that were counted, or groups whose entries were updated.
-    pub events: u64,
-    /// Events that were already in the duplicate window, or notifications that repeated another one
-    /// of their micro-batch.
-    pub duplicates: u64,
-    /// Records that were rejected.
-    pub dead_letters: u64,
-    /// Micro-batches that were applied.
-    pub micro_batches: u64,
-    /// Partition states that were rebuilt.
-    pub heals: u64,
-    /// Compare-and-set failures of workers.
-    pub refusals: u64,
-}
-
-/// The totals of all workers.
-pub(crate) type Counts = Mutex<SpeedReport>;
 
 impl Speed {
     /// Creates the speed layer of `source`, with every view that it runs.

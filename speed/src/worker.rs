@@ -22,8 +22,9 @@ use tracing::Instrument;
 use crate::boards::StepOutcome;
 use crate::changes::Outbox;
 use crate::idle::{Idle, IdleWatch, Wake};
+use crate::pause::pause;
 use crate::processor::{BatchContext, BatchProcessor, Limits};
-use crate::supervise::{Counts, SpeedReport};
+use crate::report::{Counts, SpeedReport};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Attempts of a failing step if the worker must reach the end of the log.
@@ -611,14 +612,6 @@ fn next_after(records: &Records, processed: usize, end: Cut) -> Cut {
             .slice(0, processed.min(records.len()))
             .last()
             .or(end.last),
-    }
-}
-
-/// Waits, but not after `stop`.
-pub(crate) async fn pause(wait_ms: u64, stop: &CancellationToken) {
-    tokio::select! {
-        () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-        () = stop.cancelled() => {}
     }
 }
 

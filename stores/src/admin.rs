@@ -11,6 +11,7 @@ use schemas::entities::Application;
 use serde_json::Value;
 
 use crate::Result;
+pub use crate::actor::{INGEST, ingest_actor, is_reserved_actor};
 use crate::entities::EntityWrite;
 use crate::expiry::RecordExpiry;
 use crate::names::Names;
@@ -19,23 +20,6 @@ use crate::recounts::Recounts;
 
 /// The maximum size of a text that a user enters: a reason, an answer, or an actor.
 pub const TEXT_BYTES_MAX: usize = 1024;
-
-/// The actor of changes by ingested lines of applications. With a key, it is `ingest, NAME (key
-/// ID)`.
-pub const INGEST: &str = "ingest";
-
-/// The actor of changes by lines that were sent with a key.
-#[must_use]
-pub fn ingest_actor(key: &str) -> String {
-    format!("{INGEST}, {key}")
-}
-
-/// Returns whether a name is reserved for changes by ingested lines.
-#[must_use]
-pub fn is_reserved_actor(actor: &str) -> bool {
-    let rest = actor.trim().strip_prefix(INGEST);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
-}
 
 /// An application, and how much of its capacity is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use tokio::time::{Instant, sleep};
 
+pub use crate::durable::Created;
 use crate::parquet_file::{FileCache, ParquetObject};
 use crate::retry::{RetryPolicy, error_chain};
 use crate::{Error, Result, durable};
@@ -31,15 +32,6 @@ const CONCURRENT_PARTS: usize = 4;
 
 /// The remedy for a damaged file of the archive, which can be rebuilt from the log.
 pub const REMEDY: &str = "Restore it from a backup. Or, if the log still contains all events, stop every process of this data folder and move the archive folder away: the next batch run rebuilds it from the log";
-
-/// The result of a create-only put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Created {
-    /// The object was created.
-    New,
-    /// The object exists, and stays unchanged.
-    Exists,
-}
 
 /// An object with its size.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::live::PartitionId;
+use crate::partition_id::PartitionId;
 
 /// The identity of a cached board.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,10 +8,17 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::archive::Created;
-
 /// A staged file of this age has lost its writer.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The result of a create-only put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// The object was created.
+    New,
+    /// The object exists, and stays unchanged.
+    Exists,
+}
 
 /// Writes `file`, which is inside `root`. An existing file is replaced only with `replace`.
 pub(crate) fn put(root: &Path, file: &Path, bytes: &[u8], replace: bool) -> Result<Created> {
@@ -36,6 +43,14 @@ pub(crate) fn put(root: &Path, file: &Path, bytes: &[u8], replace: bool) -> Resu
         }
     }
     Ok(created)
+}
+
+/// Makes the names in a folder durable. A parent folder that cannot be opened is no error.
+pub(crate) fn sync_folder(folder: &Path) {
+    let result = File::open(folder).and_then(|folder| folder.sync_all());
+    if let Err(error) = result {
+        tracing::debug!(folder = %folder.display(), %error, "cannot sync a folder");
+    }
 }
 
 /// Deletes staged files below `folder` whose writers died long ago.

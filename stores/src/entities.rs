@@ -11,7 +11,7 @@ use schemas::entities::{Application, Entity, Group};
 use schemas::source::Source;
 
 use crate::Result;
-use crate::admin::INGEST;
+use crate::actor::INGEST;
 
 /// The maximum number of notifications that one call returns. The outbox keeps the rest.
 pub const NOTIFICATIONS_MAX: usize = 50_000;

@@ -10,6 +10,7 @@
 //! deleted. So a copy of this store must not be restored that is older than the copies of the other
 //! stores.
 
+mod erasure;
 mod numbers;
 pub(crate) mod records;
 mod searched_people;
@@ -18,73 +19,15 @@ mod suppressed;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::records::Records;
 use crate::{Error, Result};
 
+pub use erasure::{Erasure, Key, Person, PersonHash, PersonKind};
 pub use searched_people::SearchedPeople;
 pub(crate) use suppressed::may_mention;
 pub use suppressed::{SuppressedPeople, may_mention_kind};
-
-/// The key of the hashes, random in each installation.
-pub type Key = [u8; 32];
-/// The keyed hash of a person.
-pub type PersonHash = [u8; 16];
-
-/// The role of a person in the events or rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PersonKind {
-    /// The `listener_id` of plays.
-    Listener,
-    /// The athlete of efforts, clubs, follows and authorizations.
-    Athlete,
-}
-
-impl PersonKind {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Listener => "listener",
-            Self::Athlete => "athlete",
-        }
-    }
-}
-
-/// A person to erase, or an erased person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Person {
-    /// The role that the id belongs to.
-    pub kind: PersonKind,
-    /// The id.
-    pub id: i64,
-}
-
-/// One erasure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Erasure {
-    /// Its number, from 1; the name of its record.
-    #[serde(skip)]
-    pub number: u64,
-    /// The role of the person.
-    pub kind: PersonKind,
-    /// The hash of the person.
-    #[serde(with = "records::hex")]
-    pub person: PersonHash,
-    /// When it began, in milliseconds since the Unix epoch.
-    pub begun_at_ms: i64,
-    /// The requester, as entered.
-    pub by: String,
-    /// The reason, as entered.
-    pub reason: String,
-    /// When it was finished; `None` while anything is left.
-    pub finished_at_ms: Option<i64>,
-    /// The progress, as the eraser reports it. It must not name the person.
-    pub receipt: Value,
-}
 
 /// The requester of an erasure and the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -13,6 +13,7 @@
 )]
 
 pub mod achievements;
+mod actor;
 pub mod admin;
 pub mod alerts;
 pub mod approvals;
@@ -38,6 +39,7 @@ pub mod lease;
 pub mod listing;
 pub mod live;
 pub mod live_count;
+mod live_rows;
 pub mod live_scan;
 pub mod log;
 pub mod names;
@@ -47,6 +49,7 @@ pub mod options;
 pub mod outbox_publisher;
 pub mod parquet_file;
 pub mod parquet_values;
+mod partition_id;
 pub mod reconciliations;
 pub mod records;
 pub mod recounts;
@@ -60,6 +63,7 @@ mod run_rules;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod secret;
+mod server;
 mod servers;
 #[cfg(feature = "cassandra")]
 mod shared;
@@ -73,5 +77,5 @@ pub mod webhook;
 
 pub use error::{Error, ErrorKind, Result};
 pub use secret::Secret;
-pub use servers::Server;
+pub use server::Server;
 pub use stores::{MissingFeature, Stores, StoresOptions};

@@ -22,55 +22,9 @@ use schemas::source::Source;
 use crate::Result;
 use crate::board_cache::{BoardCache, BoardCacheRead, CachedBoardChanges};
 use crate::live_count::{LiveCountChange, StoredLiveCount};
-use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates, collect_pages};
-
-/// Names the partition state of one log partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PartitionId {
-    /// The source.
-    pub source: Source,
-    /// The log partition.
-    pub partition: u32,
-}
-
-/// The deltas that a micro-batch adds to one view. No two rows have the same group and row key.
-#[derive(Debug, Clone)]
-pub struct Deltas {
-    /// The view, with its version: [`jobs` name and version joined by `@`](schemas::key).
-    pub view: String,
-    /// The columns that make up groups. Rows of views with equal columns may be stored together.
-    pub grouped_by: String,
-    /// Encoded group keys.
-    pub groups: BinaryArray,
-    /// Encoded row keys within the group.
-    pub rows: BinaryArray,
-    /// The deltas.
-    pub counts: Int64Array,
-}
-
-/// The states that a micro-batch sets in one view of boards: for each key and member that it
-/// touched, the whole new state. No two rows have the same key and member.
-#[derive(Debug, Clone)]
-pub struct States {
-    /// The view, with its version.
-    pub view: String,
-    /// Encoded keys.
-    pub keys: BinaryArray,
-    /// Encoded members.
-    pub members: BinaryArray,
-    /// The states; null if the member has nothing under the key any more.
-    pub states: BinaryArray,
-}
-
-impl States {
-    /// The state at an index.
-    #[must_use]
-    pub fn state(&self, index: usize) -> Option<&[u8]> {
-        self.states
-            .is_valid(index)
-            .then(|| self.states.value(index))
-    }
-}
+pub use crate::live_rows::{Deltas, States};
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates, deltas_page};
+pub use crate::partition_id::PartitionId;
 
 /// The changes of a micro-batch.
 #[derive(Debug, Clone, Default)]
@@ -358,6 +312,39 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<Deltas> {
         collect_pages(self, partition, view, epochs, after, limit).await
+    }
+}
+
+/// Collects up to `limit` deltas from as many pages as necessary.
+async fn collect_pages<L: LiveRead + ?Sized>(
+    live: &L,
+    partition: PartitionId,
+    view: &str,
+    epochs: (Epoch, Epoch),
+    mut after: Option<ScanKey>,
+    limit: usize,
+) -> Result<Deltas> {
+    let mut rows: Vec<(ScanKey, i64)> = Vec::new();
+    loop {
+        let remaining = limit - rows.len();
+        let page = live
+            .scan_deltas(partition, view, epochs, after, remaining)
+            .await?;
+        if rows.is_empty() && (page.next.is_none() || page.deltas.counts.len() >= limit) {
+            return Ok(page.deltas);
+        }
+        let keys = page.deltas.groups.iter().zip(&page.deltas.rows);
+        for ((group, row), count) in keys.zip(page.deltas.counts.values()) {
+            let key = (
+                group.unwrap_or_default().to_vec(),
+                row.unwrap_or_default().to_vec(),
+            );
+            rows.push((key, *count));
+        }
+        after = page.next;
+        if after.is_none() || rows.len() >= limit {
+            return Ok(deltas_page(view, None, rows, true).deltas);
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 use arrow::array::{Array, BinaryArray, BinaryBuilder, Int64Array, UInt64Array};
 use schemas::seam::{Epoch, PartitionState};
 
-use crate::Result;
-use crate::live::{Deltas, LiveRead, PartitionId, States};
+use crate::live_rows::{Deltas, States};
 
 /// The position of a row in a scan: a group and a row, or a key and a member.
 pub type ScanKey = (Vec<u8>, Vec<u8>);
@@ -106,37 +105,4 @@ pub(crate) fn states_page(
 fn last_key(keys: &BinaryArray, rows: &BinaryArray) -> Option<ScanKey> {
     let last = keys.len().checked_sub(1)?;
     Some((keys.value(last).to_vec(), rows.value(last).to_vec()))
-}
-
-/// Collects up to `limit` deltas from as many pages as necessary.
-pub(crate) async fn collect_pages<L: LiveRead + ?Sized>(
-    live: &L,
-    partition: PartitionId,
-    view: &str,
-    epochs: (Epoch, Epoch),
-    mut after: Option<ScanKey>,
-    limit: usize,
-) -> Result<Deltas> {
-    let mut rows: Vec<(ScanKey, i64)> = Vec::new();
-    loop {
-        let remaining = limit - rows.len();
-        let page = live
-            .scan_deltas(partition, view, epochs, after, remaining)
-            .await?;
-        if rows.is_empty() && (page.next.is_none() || page.deltas.counts.len() >= limit) {
-            return Ok(page.deltas);
-        }
-        let keys = page.deltas.groups.iter().zip(&page.deltas.rows);
-        for ((group, row), count) in keys.zip(page.deltas.counts.values()) {
-            let key = (
-                group.unwrap_or_default().to_vec(),
-                row.unwrap_or_default().to_vec(),
-            );
-            rows.push((key, *count));
-        }
-        after = page.next;
-        if after.is_none() || rows.len() >= limit {
-            return Ok(deltas_page(view, None, rows, true).deltas);
-        }
-    }
 }

@@ -3,7 +3,6 @@
 use schemas::seam::{Cut, Epoch, Run, RunState};
 use schemas::source::Source;
 
-use crate::views::RunStamp;
 use crate::{Error, Result};
 
 /// The number of complete runs before the newest that are returned: a row or a partition state may
@@ -12,6 +11,9 @@ pub(crate) const VISIBLE_OLD_RUNS: u64 = 64;
 
 /// The number of run records that are kept: a year of hourly runs.
 pub const RUNS_KEPT: u64 = 10_000;
+
+/// The epoch of a run, and the stamp in microseconds of the try that publishes it.
+pub type RunStamp = (Epoch, i64);
 
 const US_PER_MS: i64 = 1000;
 

@@ -15,6 +15,7 @@ use crate::redis::RedisLive;
 use crate::registry::Registry;
 #[cfg(feature = "s3")]
 use crate::s3::S3;
+use crate::server::Server;
 #[cfg(feature = "sql")]
 use crate::sql::{ApiKeyStore, EntityStore, SqlOptions, SqlServer};
 use crate::stores::StoresOptions;
@@ -93,27 +94,6 @@ impl StoresOptions {
         }
         Ok(servers)
     }
-}
-
-/// A server that holds one of the stores.
-#[async_trait]
-pub trait Server: std::fmt::Debug + Send + Sync {
-    /// Describes the stores of the server, for messages.
-    fn name(&self) -> &'static str;
-
-    /// Creates what the store needs on the server. Returns a sentence for each change.
-    ///
-    /// # Errors
-    /// Those of the server.
-    async fn migrate(&self) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-
-    /// Checks the server. Returns a sentence for each problem.
-    ///
-    /// # Errors
-    /// Those of a server that does not answer.
-    async fn diagnostics(&self) -> Result<Vec<String>>;
 }
 
 #[cfg(feature = "cassandra")]

@@ -22,7 +22,7 @@ use schemas::time::Width;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-pub use crate::run_rules::RUNS_KEPT;
+pub use crate::run_rules::{RUNS_KEPT, RunStamp};
 use crate::view_scan::ViewsScan;
 
 /// The layout of the rows of an aggregate view.
@@ -103,9 +103,6 @@ pub struct BoardShape {
     /// Other stored values.
     pub payload: KeyShape,
 }
-
-/// The epoch of a run, and the stamp in microseconds of the try that publishes it.
-pub type RunStamp = (Epoch, i64);
 
 /// The name of a node: a hash of its bytes.
 pub type NodeName = [u8; 16];

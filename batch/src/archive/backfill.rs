@@ -18,10 +18,11 @@ use stores::erasures::{SuppressedPeople, Suppressions};
 use stores::lease::LeaseGuard as Lease;
 
 use super::file_entry::FileEntry;
+use super::garbage::{GarbageScope, collect_garbage};
 use super::remove_listeners;
-use super::version::{GarbageScope, Version, collect_garbage, files_folder, new_path, objects};
+use super::version::{Version, files_folder, new_path, objects};
 use super::write::encode_events;
-use crate::run::lost_lease_error;
+use crate::lease::lost_lease_error;
 use crate::{Batch, Error, Result};
 
 /// The report of a backfill.

@@ -19,7 +19,7 @@ use super::file_entry::FileEntry;
 use super::rewrite::Rewriter;
 use super::version::{Version, objects};
 use crate::Result;
-use crate::run::check_stop;
+use crate::lease::check_stop;
 
 /// Minimum inputs of a compaction, so that events are not rewritten too often.
 const INPUTS_MIN: usize = 8;

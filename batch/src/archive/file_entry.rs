@@ -7,8 +7,6 @@ use std::ops::Range;
 use schemas::seam::{Cut, Offset};
 use serde::{Deserialize, Serialize};
 
-use super::expire::ExpiredFile;
-
 /// The events of one UTC day in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DayRows {
@@ -16,6 +14,26 @@ pub(crate) struct DayRows {
     pub(crate) row_groups: Range<usize>,
     /// The number of events.
     pub(crate) rows: u64,
+}
+
+/// The remains of an expired file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExpiredFile {
+    /// The file of identities.
+    pub(super) identities: String,
+    /// By UTC day, the row groups of the identities.
+    pub(super) days: BTreeMap<i64, DayRows>,
+    /// The size of the event file.
+    pub(super) size_bytes: u64,
+    /// Milliseconds since the Unix epoch.
+    pub(super) at_ms: i64,
+}
+
+impl ExpiredFile {
+    /// Returns the path of the file of identities.
+    pub(crate) fn identities(&self) -> &str {
+        &self.identities
+    }
 }
 
 /// An offset range of the log, or a part of a backfill.

@@ -16,8 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use stores::archive::Archive;
 
-use super::expire::ExpiredFile;
-use super::file_entry::{DayRows, FileEntry};
+use super::file_entry::{DayRows, ExpiredFile, FileEntry};
 use super::version::{self, RetiredFile, Version};
 use crate::manifest_file::{from_bytes, read_listed};
 use crate::{Error, Result};

@@ -1,10 +1,14 @@
 //! The archive: all events of the log as immutable Parquet files.
 
 mod backfill;
+mod commands;
 mod compact;
 mod expire;
+mod expired_days;
 mod file_entry;
+mod garbage;
 mod legacy;
+mod newest;
 mod read;
 mod redact;
 mod rewrite;
@@ -13,11 +17,13 @@ mod write;
 
 pub use backfill::{Backfill, BackfillReport};
 pub(crate) use compact::{CompactedSize, CompactionLimits, compact};
-pub(crate) use expire::{ExpiredDays, cut_offsets, expire, format_day};
+pub(crate) use expire::{cut_offsets, expire, format_day};
+pub(crate) use expired_days::ExpiredDays;
 pub(crate) use file_entry::{FileEntry, day_tasks, days_between};
+pub(crate) use garbage::{GarbageScope, collect_garbage};
 pub(crate) use read::{DayTotals, EventStream, ExpiredBase, RecordFilter, RepeatFilter};
 pub(crate) use redact::{fence_writers, for_each_listener, redact};
-pub(crate) use version::{GarbageScope, Version, collect_garbage, objects};
+pub(crate) use version::{Version, objects};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

@@ -22,8 +22,9 @@ use schemas::time::day_of;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
-use super::FileEntry;
-use super::expire::{ExpiredDays, identity_hashes};
+use super::expire::identity_hashes;
+use super::expired_days::ExpiredDays;
+use super::file_entry::FileEntry;
 use crate::table::RowSource;
 
 const BATCH_ROWS: usize = 32_768;

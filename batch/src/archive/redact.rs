@@ -17,7 +17,7 @@ use super::file_entry::FileEntry;
 use super::rewrite::Rewriter;
 use super::version::Version;
 use crate::Result;
-use crate::run::check_stop;
+use crate::lease::check_stop;
 
 const BATCH_ROWS: usize = 32_768;
 

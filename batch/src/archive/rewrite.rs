@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::file_entry::{DayRows, FileEntry};
 use super::remove_listeners;
 use super::write::GROUP_ROWS_MAX;
-use crate::run::check_stop;
+use crate::lease::check_stop;
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;

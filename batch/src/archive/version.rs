@@ -9,7 +9,7 @@
 //! The name of a file begins with the number of the version that its writer is about to create, and
 //! only that version may be the first to list the file. (A backfill reserves a number for all its
 //! files.) So a file is dead if the newest version does not list it and its number is not above the
-//! newest version's. [`collect_garbage`] deletes replaced and dead files.
+//! newest version's. [`collect_garbage`](super::collect_garbage) deletes replaced and dead files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,8 @@ use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created, StoredObject};
 use uuid::Uuid;
 
-use super::expire::ExpiredDays;
+use super::expired_days::ExpiredDays;
 use super::file_entry::FileEntry;
-use super::legacy;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
@@ -59,81 +58,8 @@ pub(super) struct RetiredFile {
     pub(super) is_redacted: bool,
 }
 
-/// Selects the retired files that garbage collection deletes. Dead files are always deleted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GarbageScope {
-    /// Deletes files that were retired before this time, in milliseconds since the Unix epoch.
-    pub(crate) before_ms: i64,
-    /// Deletes all retired files that may name an erased listener. The grace period of their
-    /// readers must be over.
-    pub(crate) redacted: bool,
-}
-
-impl GarbageScope {
-    /// Deletes no retired file.
-    pub(crate) const DEAD: Self = Self {
-        before_ms: i64::MIN,
-        redacted: false,
-    };
-    /// Deletes all retired files.
-    pub(crate) const ALL: Self = Self {
-        before_ms: i64::MAX,
-        redacted: true,
-    };
-
-    const fn includes(self, file: &RetiredFile) -> bool {
-        file.at_ms < self.before_ms || (self.redacted && file.is_redacted)
-    }
-}
-
 impl Version {
-    /// Reads the newest version. Migrates a local archive of the older layout first, because no
-    /// process of an older release uses the folder then. [`Version::migrate`] migrates an archive
-    /// on a server.
-    ///
-    /// # Errors
-    /// Errors of the archive, and [`Error::Damaged`].
-    pub(crate) async fn newest(archive: &Archive, source: Source) -> Result<Self> {
-        loop {
-            let Some(path) = archive.list(&folder(source)).await?.pop() else {
-                if !legacy::has_records(archive, source).await? {
-                    return Ok(Self::default());
-                }
-                if !archive.is_local() {
-                    return Err(Error::Request(format!(
-                        "the archive of {source} has the layout of an older release: run `backstitch migrate`"
-                    )));
-                }
-                legacy::migrate(archive, source).await?;
-                continue;
-            };
-            // If this version was deleted, a newer one exists.
-            if let Some(bytes) = archive.get(&path).await? {
-                return Self::parse(&path, &bytes);
-            }
-        }
-    }
-
-    /// Creates the first version of an archive of the older layout. Returns false if a version
-    /// or no such archive exists. The caller must hold the leases of runs and backfills.
-    ///
-    /// # Errors
-    /// The same as [`Version::newest`].
-    pub(crate) async fn migrate(archive: &Archive, source: Source) -> Result<bool> {
-        Ok(Self::has_older_layout(archive, source).await?
-            && legacy::migrate(archive, source).await?)
-    }
-
-    /// Returns whether the archive has the older layout and no version.
-    ///
-    /// # Errors
-    /// Errors of the archive.
-    pub(crate) async fn has_older_layout(archive: &Archive, source: Source) -> Result<bool> {
-        let has_version = !archive.list(&folder(source)).await?.is_empty();
-        Ok(!has_version && legacy::has_records(archive, source).await?)
-    }
-
-    fn parse(path: &str, bytes: &Bytes) -> Result<Self> {
+    pub(super) fn parse(path: &str, bytes: &Bytes) -> Result<Self> {
         let damaged = |damage: String| {
             let remedy = "It lists all files of the archive; restore it from a copy";
             Error::damaged(path, format!("{damage}. {remedy}"))
@@ -243,23 +169,6 @@ impl Version {
         Ok(archive.list(&folder(source)).await?.last() == Some(&path))
     }
 
-    /// Deletes the files of a writer whose version was not created. Returns the newest version.
-    pub(super) async fn discard(
-        archive: &Archive,
-        source: Source,
-        paths: impl IntoIterator<Item = String>,
-    ) -> Result<Self> {
-        let newest = Self::newest(archive, source).await?;
-        let listed = newest.listed_paths();
-        for path in paths {
-            let is_retired = newest.retired.iter().any(|retired| retired.path == path);
-            if !is_retired && !listed.contains(path.as_str()) {
-                archive.delete(&path).await?;
-            }
-        }
-        Ok(newest)
-    }
-
     /// Returns the files to read, and the days with expired events. An expired file that was
     /// restored from a copy is readable again.
     ///
@@ -317,7 +226,7 @@ impl Version {
     }
 
     /// Returns the paths of all listed files of events and identities.
-    fn listed_paths(&self) -> BTreeSet<&str> {
+    pub(super) fn listed_paths(&self) -> BTreeSet<&str> {
         let paths = self.files.iter().flat_map(|file| {
             let identities = file.expired.as_ref().map(|expired| &expired.identities);
             file.path.iter().chain(identities)
@@ -326,7 +235,7 @@ impl Version {
     }
 
     /// Returns whether an unlisted file is dead, so that no later version can list it.
-    fn is_dead(&self, path: &str, source: Source) -> bool {
+    pub(super) fn is_dead(&self, path: &str, source: Source) -> bool {
         let is_current = [files_folder(source), identities_folder(source)]
             .iter()
             .any(|folder| path.starts_with(folder.as_str()));
@@ -340,67 +249,6 @@ impl Version {
     fn path(&self, source: Source) -> String {
         format!("{}/{:010}.json", folder(source), self.number)
     }
-}
-
-/// Deletes dead files, the retired files that `due` selects, and versions that were replaced before
-/// `due.before_ms`.
-///
-/// # Errors
-/// Errors of the archive, and [`Error::Damaged`] if a listed file is missing. Then no retired file
-/// is deleted.
-pub(crate) async fn collect_garbage(
-    archive: &Archive,
-    source: Source,
-    due: GarbageScope,
-    now_ms: i64,
-) -> Result<()> {
-    let newest = Version::newest(archive, source).await?;
-    if newest.number == 0 {
-        return Ok(());
-    }
-    let present = objects(archive, source).await?;
-    let listed = newest.listed_paths();
-    let retired: BTreeSet<&str> = newest.retired.iter().map(|file| &*file.path).collect();
-    for path in present.keys().map(String::as_str) {
-        let is_needed = listed.contains(path) || retired.contains(path);
-        if !is_needed && newest.is_dead(path, source) {
-            archive.delete(path).await?;
-        }
-    }
-    // A tool that copies the archive may have listed a version until its successor was created.
-    let versions = archive.list(&folder(source)).await?;
-    for pair in versions.windows(2) {
-        let [path, next] = pair else { break };
-        if let Some(bytes) = archive.get(next).await? {
-            let created_at_ms = Version::parse(next, &bytes)?.created_at_ms;
-            // A time in the future comes from a wrong clock, so later versions must still be
-            // examined.
-            if created_at_ms > now_ms && due.before_ms != i64::MAX {
-                continue;
-            }
-            if created_at_ms >= due.before_ms {
-                break;
-            }
-        }
-        archive.delete(path).await?;
-    }
-    if !newest.retired.iter().any(|file| due.includes(file)) {
-        return Ok(());
-    }
-    let unexpired = newest.files.iter().filter(|file| file.expired.is_none());
-    let mut paths = unexpired.filter_map(|file| file.path.as_ref());
-    if let Some(path) = paths.find(|path| !present.contains_key(*path)) {
-        let what = "the file is missing, so no replaced file was deleted. Restore it from a copy, or run `backstitch reconcile --expected archive --apply`";
-        return Err(Error::damaged(path, what));
-    }
-    let due_files = newest.retired.iter().filter(|file| due.includes(file));
-    for file in due_files.filter(|file| present.contains_key(&file.path)) {
-        archive.delete(&file.path).await?;
-    }
-    let mut next = newest.next(now_ms);
-    next.retired.retain(|file| !due.includes(file));
-    newest.commit(archive, source, &next).await?;
-    Ok(())
 }
 
 /// Lists all Parquet files of a source's archive, by path.
@@ -448,7 +296,7 @@ fn root(source: Source) -> String {
     format!("archive/{source}")
 }
 
-fn folder(source: Source) -> String {
+pub(super) fn folder(source: Source) -> String {
     format!("{}/versions", root(source))
 }
 

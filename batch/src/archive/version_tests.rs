@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use schemas::seam::Cut;
 
+use super::super::garbage::{GarbageScope, collect_garbage};
 use super::*;
 
 const SOURCE: Source = Source::Plays;

@@ -10,7 +10,7 @@ use stores::views::ViewsWrite;
 
 use super::manifest::BoardManifest;
 use super::planning::{Plan, PlannedView};
-use super::run::encode_key;
+use super::view::encode_key;
 use crate::Result;
 use crate::pages::stream_pages;
 use crate::snapshot::Snapshot;

@@ -17,8 +17,8 @@ use stores::counts::{
 use stores::views::ViewsWrite;
 use tokio_util::sync::CancellationToken;
 
+use crate::lease::check_stop;
 use crate::pages::stream_pages;
-use crate::run::check_stop;
 use crate::{BatchPorts, Error, Result};
 
 /// Keys per list request.

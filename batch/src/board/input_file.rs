@@ -8,7 +8,7 @@ use stores::archive::Archive;
 
 use super::compute::Compute;
 use crate::Result;
-use crate::worker::definition_mismatch;
+use crate::error::definition_mismatch;
 
 /// A [`Compute`] without the engine and the archive.
 #[derive(Debug, Serialize, Deserialize)]

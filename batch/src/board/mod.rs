@@ -15,9 +15,10 @@ mod run;
 mod speed_progress;
 mod tasks;
 mod versions;
+mod view;
 
 pub(crate) use compute::{Compute, JobFiles};
 pub(crate) use input_file::BoardInputFile;
 pub(crate) use manifest::BoardManifest;
-pub(crate) use run::{encode_key, view_shape};
 pub(crate) use tasks::compute;
+pub(crate) use view::{encode_key, view_shape};

@@ -30,7 +30,8 @@ use stored::boards::{
 use tokio_util::sync::CancellationToken;
 
 use super::planning::{FETCH_LIMIT, Plan, notified_groups};
-use crate::run::{Batch, check_stop};
+use crate::batch::Batch;
+use crate::lease::check_stop;
 use crate::{Error, Result};
 
 /// Maximum number of pending groups.

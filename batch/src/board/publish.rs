@@ -17,8 +17,8 @@ use super::daily_counts::CountWriter;
 use super::drift::{Comparison, Replaced};
 use super::manifest::{BoardManifest, ResultFile};
 use super::pending::PendingMembers;
-use super::run::encode_key;
 use super::versions::{KeyVersion, VersionBuilder, empty_version};
+use super::view::encode_key;
 use crate::pages::stream_pages;
 use crate::{BatchPorts, Error, Progress, Result, VersionOptions};
 

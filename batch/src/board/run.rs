@@ -1,14 +1,12 @@
 //! The run of an entity source.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::tables::TableGeneration;
 use jobs::{Board, Job, Layers};
-use schemas::key::KeyValue;
 use schemas::source::Source;
 use stores::lease::LeaseGuard as Lease;
-use stores::views::{BoardShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
 use super::check::check;
@@ -21,12 +19,15 @@ use super::planning::{Plan, PlannedView, plan};
 use super::publish::{PublishTotals, Publisher};
 use super::speed_progress::SpeedProgress;
 use super::tasks;
+use super::view::encode_keys;
+use crate::batch::Batch;
 use crate::drift::Drift;
+use crate::lease::{check_stop, run_under_lease};
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, result_name, result_names};
-use crate::run::{Batch, PublishedTables, check_stop, lag_warnings, run_under_lease};
+use crate::run_steps::{PublishedTables, lag_warnings};
 use crate::snapshot::{Snapshot, SnapshotReport, SnapshotTaker};
-use crate::{Error, Progress, Result, RunRequest};
+use crate::{Progress, Result, RunRequest};
 
 /// Nodes that are deleted in one step, so that other writers get a turn in between.
 const COLLECT_NODES: usize = 2_000;
@@ -415,26 +416,4 @@ impl Batch {
         }
         Ok(())
     }
-}
-
-/// Encodes keys of boards.
-fn encode_keys(job: &Job<Board>, keys: &BTreeSet<i64>) -> Result<HashSet<Vec<u8>>> {
-    let encoded = keys.iter().map(|key| encode_key(job, *key));
-    encoded.collect()
-}
-
-pub(crate) fn encode_key(job: &Job<Board>, key: i64) -> Result<Vec<u8>> {
-    let key = job.key().encode_values(&[KeyValue::Int(key)]);
-    key.map_err(|e| Error::fault("encoding a key", e))
-}
-
-pub(crate) fn view_shape(job: &Job<Board>) -> ViewShape {
-    ViewShape::Board(BoardShape {
-        view: job.view().to_owned(),
-        key: job.key().clone(),
-        boards: job.board_columns().clone(),
-        member: job.member().clone(),
-        score: job.score().clone(),
-        payload: job.payload().clone(),
-    })
 }

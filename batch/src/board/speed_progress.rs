@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
-use crate::run::Batch;
+use crate::batch::Batch;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 

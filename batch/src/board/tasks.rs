@@ -6,9 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::compute::{Compute, JobFiles};
 use super::manifest::ResultFile;
+use crate::error::stage_mismatch;
 use crate::executor::Executor;
 use crate::snapshot::Snapshot;
-use crate::task::{Output, StageInput, Task, stage_mismatch};
+use crate::task::{Output, StageInput, Task};
 use crate::{Progress, Result};
 
 /// Computes every job over the snapshot. Returns, for each job and snapshot file, the result files.

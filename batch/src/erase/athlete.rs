@@ -14,22 +14,11 @@ use stores::dead_letters::erase::rewrite;
 use stores::erasures::{PersonKind, SuppressedPeople};
 use tokio_util::sync::CancellationToken;
 
-use super::{EraseRequest, Eraser};
-use crate::run::check_stop;
+use super::eraser::{EraseRequest, Eraser};
+use super::sources::{ATHLETE_SOURCES, BOARD_SOURCES};
+use crate::lease::check_stop;
 use crate::{Progress, Result, RunRequest};
 
-/// The sources of boards.
-pub(super) const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
-/// The sources whose lines name athletes.
-pub(super) const LINES: [Source; 5] = [
-    Source::Efforts,
-    Source::Athletes,
-    Source::Clubs,
-    Source::Follows,
-    Source::Authorizations,
-];
-/// The column with athlete ids.
-pub(super) const MEMBER: &str = "athlete_id";
 /// Rows that are deleted in one transaction.
 const ROWS: usize = 2_000;
 
@@ -51,7 +40,7 @@ impl Eraser {
             self.erase_rows(*athlete, progress, stop).await?;
         }
         let mut cuts: Vec<(Source, Vec<Offset>)> = Vec::new();
-        for source in SOURCES {
+        for source in BOARD_SOURCES {
             if !self.batch.has_log(source).await? {
                 continue;
             }
@@ -87,7 +76,7 @@ impl Eraser {
             self.achievements.erase(*athlete).await?;
         }
         progress.stage("dead letters", 0);
-        for source in LINES {
+        for source in ATHLETE_SOURCES {
             self.redact_athletes(source, &suppressed, stop).await?;
         }
         Ok(self.data_folder.truncate_wals().await?)
@@ -106,7 +95,7 @@ impl Eraser {
         self.with_run_lease(source, stop, async |stop| {
             rewrite(&*self.log, source, suppressed, now_ms, &stop).await?;
             check_stop(&stop)?;
-            if SOURCES.contains(&source) {
+            if BOARD_SOURCES.contains(&source) {
                 self.redact_reports(source, kind, is_erased).await?;
                 self.redact_comparisons(source, kind, is_erased).await?;
             }
@@ -138,7 +127,7 @@ impl Eraser {
         self.entity_eraser
             .notify_groups_of(athlete, clock.now_ms())
             .await?;
-        for source in SOURCES {
+        for source in BOARD_SOURCES {
             // Notifications from an app's tables have no number yet, so drain without a limit.
             self.relay.drain(source, i64::MAX, stop).await?;
         }

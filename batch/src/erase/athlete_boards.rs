@@ -14,7 +14,7 @@ use schemas::source::Source;
 use stores::erasures::SearchedPeople;
 use stores::views::Head;
 
-use super::Eraser;
+use super::eraser::Eraser;
 use crate::pages::stream_pages;
 use crate::{Error, Result};
 

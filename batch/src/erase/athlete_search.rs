@@ -15,11 +15,11 @@ use stores::dead_letters::erase::count_mentions;
 use stores::erasures::{Person, PersonKind, SearchedPeople};
 use stores::live::PartitionId;
 
-use super::Eraser;
-use super::athlete::{LINES, MEMBER, SOURCES};
+use super::eraser::Eraser;
 use super::findings::Findings;
 use super::receipt::{APPS, LOG};
 use super::search::{BATCH_ROWS, PAGE_ROWS, parquet_paths};
+use super::sources::{ATHLETE_COLUMN, ATHLETE_SOURCES, BOARD_SOURCES};
 use crate::{Error, Result};
 
 /// An outbox of a partition state never has more entries.
@@ -43,13 +43,13 @@ impl Eraser {
                 all.add_for(Person { kind, id }, place, rows.table, rows.rows);
             }
         }
-        let topics = SOURCES.map(Source::topic).into_iter();
+        let topics = BOARD_SOURCES.map(Source::topic).into_iter();
         for topic in topics.chain([BOARD_CHANGES, ACHIEVEMENTS]) {
             let mut found = none.clone();
             self.count_in_topic(topic, &mut found).await?;
             all.add(LOG, topic, &found);
         }
-        for source in SOURCES {
+        for source in BOARD_SOURCES {
             self.search_boards(source, &none, all).await?;
         }
         for id in none.ids() {
@@ -61,7 +61,7 @@ impl Eraser {
                 achieved,
             );
         }
-        for source in LINES {
+        for source in ATHLETE_SOURCES {
             let mut found = none.clone();
             count_mentions(&*self.log, source, &mut found).await?;
             all.add("dead letters", source.dead_letter_topic(), &found);
@@ -208,10 +208,10 @@ impl Eraser {
         for path in parquet_paths(archive.list(folder).await?) {
             self.search_file(&path, found, async |found| {
                 let mut batches = archive
-                    .columns(&path, None, BATCH_ROWS, Some(MEMBER))
+                    .columns(&path, None, BATCH_ROWS, Some(ATHLETE_COLUMN))
                     .await?;
                 while let Some(batch) = batches.try_next().await? {
-                    let column = batch.column_by_name(MEMBER);
+                    let column = batch.column_by_name(ATHLETE_COLUMN);
                     let ids = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
                     let Some(ids) = ids.filter(|ids| ids.null_count() == 0) else {
                         let what = "it has no column of athlete ids";

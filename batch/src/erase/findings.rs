@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use stores::erasures::{Person, SearchedPeople};
 
-use super::{Eraser, Finding};
-use crate::Result;
+use super::receipt::Finding;
 
 /// Every searched place for each person, including places without findings.
 #[derive(Debug, Default)]
@@ -32,27 +31,5 @@ impl Findings {
     /// Returns the findings of a person, in the order of the search.
     pub(super) fn for_person(&self, person: Person) -> &[Finding] {
         self.0.get(&person).map_or(&[], Vec::as_slice)
-    }
-}
-
-impl Eraser {
-    /// Adds the findings of a file, unless another process deleted the file during the search.
-    pub(super) async fn search_file(
-        &self,
-        path: &str,
-        found: &mut SearchedPeople,
-        read: impl AsyncFnOnce(&mut SearchedPeople) -> Result<()>,
-    ) -> Result<()> {
-        let mut in_this_file = found.zeroed();
-        if let Err(error) = read(&mut in_this_file).await {
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            let present = self.batch.ports.archive.list(folder).await?;
-            if present.iter().any(|present_path| present_path == path) {
-                return Err(error);
-            }
-            return Ok(());
-        }
-        found.add(&in_this_file);
-        Ok(())
     }
 }

@@ -6,13 +6,12 @@ use stores::dead_letters::erase::rewrite;
 use stores::erasures::PersonKind;
 use tokio_util::sync::CancellationToken;
 
-use super::{EraseRequest, Eraser, repair_records};
+use super::eraser::{EraseRequest, Eraser};
+use super::repair_records;
+use super::sources::LISTENER_SOURCE;
 use crate::archive::{GarbageScope, collect_garbage, fence_writers, redact};
-use crate::run::check_stop;
+use crate::lease::check_stop;
 use crate::{Batch, Error, Progress, Result, RunRequest};
-
-/// The source whose events have listeners.
-pub(super) const SOURCE: Source = Source::Plays;
 
 impl Eraser {
     /// Removes all suppressed listeners from every store.
@@ -23,24 +22,24 @@ impl Eraser {
         stop: &CancellationToken,
     ) -> Result<()> {
         let mut cuts = None;
-        if self.batch.has_log(SOURCE).await? {
+        if self.batch.has_log(LISTENER_SOURCE).await? {
             // After the grace period, writers that used an older list have almost certainly
             // finished.
             self.batch.wait_grace_period(stop).await;
             let run = RunRequest::default();
             cuts = Some(
-                self.run_with_new_epoch(SOURCE, &run, progress, stop)
+                self.run_with_new_epoch(LISTENER_SOURCE, &run, progress, stop)
                     .await?,
             );
         }
-        self.with_run_lease(SOURCE, stop, async |stop| {
+        self.with_run_lease(LISTENER_SOURCE, stop, async |stop| {
             if let Some(cuts) = &cuts {
                 // An archiver that started earlier may have written more files.
-                self.batch.redact_archive(SOURCE, &stop).await?;
+                self.batch.redact_archive(LISTENER_SOURCE, &stop).await?;
                 if !request.keep_log {
                     progress.stage("log", 0);
                     // A rebuilt partition state only needs records after the cuts.
-                    self.log.trim(SOURCE.topic(), cuts).await?;
+                    self.log.trim(LISTENER_SOURCE.topic(), cuts).await?;
                 }
             }
             self.redact_listeners(progress, &stop).await
@@ -65,10 +64,12 @@ impl Eraser {
         check_stop(stop)?;
         progress.stage("dead letters", 0);
         let now_ms = ports.clock.now_ms();
-        rewrite(&*self.log, SOURCE, &suppressed, now_ms, stop).await?;
+        rewrite(&*self.log, LISTENER_SOURCE, &suppressed, now_ms, stop).await?;
         check_stop(stop)?;
-        self.redact_reports(SOURCE, kind, is_erased).await?;
-        self.redact_comparisons(SOURCE, kind, is_erased).await
+        self.redact_reports(LISTENER_SOURCE, kind, is_erased)
+            .await?;
+        self.redact_comparisons(LISTENER_SOURCE, kind, is_erased)
+            .await
     }
 }
 
@@ -90,8 +91,8 @@ impl Batch {
 
     /// Returns the aggregate views whose keys contain a listener.
     pub(super) fn listener_views(&self) -> Vec<std::sync::Arc<jobs::Job>> {
-        let jobs = self.catalog.jobs_in_layer(SOURCE, Layers::Both);
-        let batch_jobs = self.catalog.jobs_in_layer(SOURCE, Layers::Batch);
+        let jobs = self.catalog.jobs_in_layer(LISTENER_SOURCE, Layers::Both);
+        let batch_jobs = self.catalog.jobs_in_layer(LISTENER_SOURCE, Layers::Batch);
         let mut found: Vec<std::sync::Arc<jobs::Job>> = Vec::new();
         for job in jobs.chain(batch_jobs) {
             let columns = job.group().0.iter().chain(&job.row().0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stores::archive::Archive;
 use stores::erasures::SearchedPeople;
 
-use super::listener::SOURCE;
+use super::sources::LISTENER_SOURCE;
 use crate::restore::{CHANGE, CHANGES_BATCH_ROWS, changes_folder, encode_changes};
 use crate::{Error, Result};
 
@@ -19,7 +19,7 @@ const LISTENER: &str = "listener_id";
 
 /// Counts the recorded changes that name each searched listener.
 pub(super) async fn count_in_changes(archive: &Archive, found: &mut SearchedPeople) -> Result<()> {
-    for path in archive.list(&changes_folder(SOURCE)).await? {
+    for path in archive.list(&changes_folder(LISTENER_SOURCE)).await? {
         for batch in read_batches(archive, &path).await? {
             for change in change_column(&path, &batch)?.1 {
                 if let Some(id) = listener_id(&parse_change(&path, change)?) {
@@ -34,7 +34,7 @@ pub(super) async fn count_in_changes(archive: &Archive, found: &mut SearchedPeop
 /// Removes erased listeners from recorded changes. No other process may read or write the files
 /// meanwhile.
 pub(super) async fn redact(archive: &Archive, is_wanted: impl Fn(i64) -> bool) -> Result<()> {
-    for path in archive.list(&changes_folder(SOURCE)).await? {
+    for path in archive.list(&changes_folder(LISTENER_SOURCE)).await? {
         let mut is_found = false;
         let mut rewritten = Vec::new();
         for batch in read_batches(archive, &path).await? {

@@ -7,7 +7,8 @@ use schemas::source::Source;
 use serde_json::Value;
 use stores::erasures::{PersonKind, SearchedPeople};
 
-use super::{Eraser, person_column};
+use super::eraser::Eraser;
+use super::sources::person_column;
 use crate::Result;
 use crate::pages::stream_pages;
 

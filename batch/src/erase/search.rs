@@ -18,11 +18,11 @@ use stores::log::Records;
 use stores::registry::read_writers;
 use stores::view_scan::ScanShare;
 
-use super::Eraser;
+use super::eraser::Eraser;
 use super::findings::Findings;
-use super::listener::SOURCE;
 use super::receipt::LOG;
 use super::repair_records::count_in_changes;
+use super::sources::LISTENER_SOURCE;
 use super::topic_scan::OffsetRange;
 use crate::archive::{Version, for_each_listener};
 use crate::restore::changes_folder;
@@ -44,15 +44,15 @@ impl Eraser {
         let none = SearchedPeople::new(PersonKind::Listener, ids);
         let mut found = none.clone();
         self.count_in_log(&mut found).await?;
-        all.add(LOG, SOURCE.topic(), &found);
+        all.add(LOG, LISTENER_SOURCE.topic(), &found);
         found = none.clone();
         self.count_in_live_state(&mut found).await?;
-        all.add("live state", SOURCE.name(), &found);
+        all.add("live state", LISTENER_SOURCE.name(), &found);
         for (table, found) in self.search_tables(&none).await? {
             all.add("views", &table, &found);
         }
         found = none.clone();
-        let folder = format!("archive/{SOURCE}");
+        let folder = format!("archive/{LISTENER_SOURCE}");
         for path in parquet_paths(archive.list(&folder).await?) {
             self.search_file(&path, &mut found, async |found| {
                 for_each_listener(archive, &path, None, |id| found.increment(id)).await
@@ -62,24 +62,25 @@ impl Eraser {
         all.add("archive", &folder, &found);
         found = none.clone();
         self.count_in_results(&mut found).await?;
-        all.add("results", &format!("results/{SOURCE}"), &found);
+        all.add("results", &format!("results/{LISTENER_SOURCE}"), &found);
         found = none.clone();
         count_in_changes(archive, &mut found).await?;
-        all.add("restorations", &changes_folder(SOURCE), &found);
+        all.add("restorations", &changes_folder(LISTENER_SOURCE), &found);
         found = none.clone();
-        count_mentions(&*self.log, SOURCE, &mut found).await?;
-        all.add("dead letters", SOURCE.dead_letter_topic(), &found);
+        count_mentions(&*self.log, LISTENER_SOURCE, &mut found).await?;
+        all.add("dead letters", LISTENER_SOURCE.dead_letter_topic(), &found);
         found = none.clone();
-        self.count_in_reports(SOURCE, &mut found).await?;
-        all.add("reports of runs", SOURCE.name(), &found);
+        self.count_in_reports(LISTENER_SOURCE, &mut found).await?;
+        all.add("reports of runs", LISTENER_SOURCE.name(), &found);
         found = none.clone();
-        self.count_in_comparisons(SOURCE, &mut found).await?;
-        all.add("comparisons", SOURCE.name(), &found);
+        self.count_in_comparisons(LISTENER_SOURCE, &mut found)
+            .await?;
+        all.add("comparisons", LISTENER_SOURCE.name(), &found);
         Ok(())
     }
 
     async fn count_in_log(&self, found: &mut SearchedPeople) -> Result<()> {
-        let topic = SOURCE.topic();
+        let topic = LISTENER_SOURCE.topic();
         for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
             let range = OffsetRange {
                 partition,
@@ -111,18 +112,20 @@ impl Eraser {
         }
         for rejected in &decoded.rejected {
             let raw = records.values.value(rejected.index);
-            found.count_mentions(|has| may_mention_kind(SOURCE, raw, PersonKind::Listener, has));
+            found.count_mentions(|has| {
+                may_mention_kind(LISTENER_SOURCE, raw, PersonKind::Listener, has)
+            });
         }
         Ok(())
     }
 
     async fn count_in_live_state(&self, found: &mut SearchedPeople) -> Result<()> {
         let ports = &self.batch.ports;
-        let partitions = ports.log.partitions_now(SOURCE.topic()).await?;
+        let partitions = ports.log.partitions_now(LISTENER_SOURCE.topic()).await?;
         for job in self.batch.listener_views() {
             for partition in 0..partitions {
                 let id = PartitionId {
-                    source: SOURCE,
+                    source: LISTENER_SOURCE,
                     partition,
                 };
                 let mut after = None;
@@ -193,7 +196,9 @@ impl Eraser {
     /// Returns all possible generations of tables, past and present.
     async fn generations(&self) -> Result<Vec<TableGeneration>> {
         let ports = &self.batch.ports;
-        let backfills = Version::newest(&ports.archive, SOURCE).await?.backfills();
+        let backfills = Version::newest(&ports.archive, LISTENER_SOURCE)
+            .await?
+            .backfills();
         let mut erasures: BTreeSet<u64> = std::iter::once(0).collect();
         erasures.extend(
             ports
@@ -217,9 +222,14 @@ impl Eraser {
     async fn count_in_results(&self, found: &mut SearchedPeople) -> Result<()> {
         let archive = &self.batch.ports.archive;
         let jobs = self.batch.listener_views();
-        let present = archive.list(&format!("results/{SOURCE}/data")).await?;
+        let present = archive
+            .list(&format!("results/{LISTENER_SOURCE}/data"))
+            .await?;
         let present: BTreeSet<String> = present.into_iter().collect();
-        for path in archive.list(&format!("results/{SOURCE}/views")).await? {
+        for path in archive
+            .list(&format!("results/{LISTENER_SOURCE}/views"))
+            .await?
+        {
             let of = |job: &&Arc<Job>| {
                 let table = path.split('/').nth_back(2).unwrap_or_default();
                 let rest = table.strip_prefix(job.view());
@@ -248,6 +258,26 @@ impl Eraser {
                 .await?;
             }
         }
+        Ok(())
+    }
+
+    /// Adds the findings of a file, unless another process deleted the file during the search.
+    pub(super) async fn search_file(
+        &self,
+        path: &str,
+        found: &mut SearchedPeople,
+        read: impl AsyncFnOnce(&mut SearchedPeople) -> Result<()>,
+    ) -> Result<()> {
+        let mut in_this_file = found.zeroed();
+        if let Err(error) = read(&mut in_this_file).await {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let present = self.batch.ports.archive.list(folder).await?;
+            if present.iter().any(|present_path| present_path == path) {
+                return Err(error);
+            }
+            return Ok(());
+        }
+        found.add(&in_this_file);
         Ok(())
     }
 }

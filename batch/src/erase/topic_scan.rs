@@ -3,7 +3,7 @@
 use schemas::seam::Offset;
 use stores::log::{FetchLimit, Records};
 
-use super::Eraser;
+use super::eraser::Eraser;
 use crate::Result;
 
 const FETCH: FetchLimit = FetchLimit {

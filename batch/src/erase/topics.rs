@@ -11,7 +11,7 @@ use stores::erasures::{PersonKind, SearchedPeople, may_mention_kind};
 use stores::log::Records;
 use stores::registry::read_writers;
 
-use super::Eraser;
+use super::eraser::Eraser;
 use super::topic_scan::OffsetRange;
 use crate::{Error, Result};
 

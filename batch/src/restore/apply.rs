@@ -9,11 +9,14 @@ use std::sync::Arc;
 use stores::views::AggregateShape;
 use tokio_util::sync::CancellationToken;
 
-use super::Comparison;
-use super::report::{Applied, Cause, Weighed};
+use super::applied::Applied;
+use super::cause::Cause;
+use super::collect::Comparison;
+use super::report::Weighed;
 use super::scope::Scope;
 use super::stray::Places;
-use crate::run::{Batch, check_stop};
+use crate::batch::Batch;
+use crate::lease::check_stop;
 use crate::tally::{NewRow, new_rows};
 use crate::{BatchPorts, Error, Result};
 

@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
-use crate::run::{Batch, check_stop};
+use crate::batch::Batch;
+use crate::lease::check_stop;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 

@@ -25,8 +25,9 @@ use stores::parquet_values::{self, ParquetInput, RowReader, Rows};
 use tokio_util::sync::CancellationToken;
 
 use super::scope::Scope;
-use super::sides::{Side, Sides};
-use crate::run::check_stop;
+use super::side::Side;
+use super::sides::Sides;
+use crate::lease::check_stop;
 use crate::{Error, Result};
 
 /// The column with the expected count.

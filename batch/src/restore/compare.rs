@@ -9,8 +9,10 @@ use datafusion::prelude::ParquetReadOptions;
 use futures::TryStreamExt;
 use jobs::Engine;
 
-use super::report::{Cause, Weighed};
-use super::sides::{Side, scratch};
+use super::cause::Cause;
+use super::report::Weighed;
+use super::side::Side;
+use super::sides::scratch;
 use crate::{Error, Result};
 
 /// What the sides say of a key; nothing of those that do not name it.

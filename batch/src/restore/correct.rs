@@ -11,8 +11,7 @@ use arrow::datatypes::Int64Type;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt;
 use jobs::{BUCKET, Fold, Job};
-use schemas::json_value;
-use schemas::key::{KeyShape, KeyValue};
+use schemas::key::KeyShape;
 use schemas::plays::{AMOUNT_MAX, Decoder, Line};
 use schemas::seam::Offset;
 use serde_json::{Map, Value, json};
@@ -20,14 +19,14 @@ use stores::archive::Archive;
 use stores::intake::Intake;
 use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKind};
 use super::report::Weighed;
-use super::scope::{Named, Scope, named};
+use super::scope::{Named, Scope, named, shown_key};
 use super::stray;
-use crate::run::{Batch, check_stop};
+use crate::batch::Batch;
+use crate::lease::check_stop;
 use crate::{Error, Progress, Result};
 
 /// Corrections of one file.
@@ -281,13 +280,6 @@ impl<'a> Corrections<'a> {
     }
 }
 
-pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
-    let shown = key.iter();
-    shown
-        .map(|(name, value): (&String, &KeyValue)| (name.clone(), json_value::from_key(value)))
-        .collect()
-}
-
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new(CHANGE, DataType::Utf8, false),
@@ -417,11 +409,6 @@ pub(crate) fn is_counted(
         }
     }
     Ok(())
-}
-
-/// What a restoration has that no other one has.
-pub(crate) fn new_id() -> String {
-    Uuid::new_v4().simple().to_string()
 }
 
 /// The id of a restoration's correction for a key, by the key's hash.

@@ -8,7 +8,7 @@ use stores::corrections::{self, CorrectionEntry, CorrectionSums};
 
 use super::correct::each_step;
 use super::journal::{Journal, Recorded, RestorationKind};
-use crate::run::Batch;
+use crate::batch::Batch;
 use crate::{Error, Result};
 
 impl Batch {

@@ -1,6 +1,7 @@
 //! Why what differs is not put right now.
 
-use super::{RestoreReport, RestoreRequest};
+use super::report::RestoreReport;
+use super::request::RestoreRequest;
 
 /// Says why what differs is not put right now, where it is so; `uncounted` is a restoration whose corrections live state
 /// has not come to, and partitions of the log with records that it has not come to.

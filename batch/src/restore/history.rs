@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 use stores::{approvals, reconciliations};
 use tokio::sync::OnceCell;
 
-use super::correct::new_id;
-use super::journal::Journal;
-use super::report::{Cause, RestoreReport};
+use super::cause::Cause;
+use super::journal::{Journal, new_id};
+use super::report::RestoreReport;
 use super::request::{Expected, RestoreRequest};
-use crate::run::Batch;
+use crate::batch::Batch;
 use crate::{Error, Result};
 
 /// Those that differ most, which are recorded.

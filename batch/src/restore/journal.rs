@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 use uuid::Uuid;
 
+use super::report::RestoreReport;
+use super::request::RestoreRequest;
+use crate::batch::Batch;
 use crate::manifest_file::{read_listed, to_bytes};
 use crate::{Error, Result};
 
@@ -99,6 +102,11 @@ impl Recorded {
     const fn is_open(&self) -> bool {
         self.done_until.is_none() && self.cut_off_at_ms.is_none() && !self.is_to_be_gone_on_with()
     }
+}
+
+/// What a restoration has that no other one has.
+pub(crate) fn new_id() -> String {
+    Uuid::new_v4().simple().to_string()
 }
 
 /// Where files of changes are.
@@ -195,5 +203,35 @@ impl Journal<'_> {
         let path = self.path(number, "ended");
         self.archive.put(&path, to_bytes(&until)?).await?;
         Ok(())
+    }
+}
+
+impl Batch {
+    /// What is recorded of a restoration before its changes are known.
+    pub(super) fn record(
+        &self,
+        request: &RestoreRequest,
+        report: &RestoreReport,
+        number: u64,
+    ) -> Restoration {
+        Restoration {
+            number,
+            id: new_id(),
+            kind: match request.expected.is_claimed() {
+                false => RestorationKind::Rows,
+                true => RestorationKind::Corrections,
+            },
+            view: report.view.clone(),
+            expected: report.expected.clone(),
+            undoes: None,
+            by: request.by.clone(),
+            reason: request.reason.clone(),
+            at_ms: self.ports.clock.now_ms(),
+            epoch: report.epoch,
+            position: report.position.clone(),
+            changes: 0,
+            total: 0,
+            files: Vec::new(),
+        }
     }
 }

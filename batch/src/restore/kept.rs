@@ -13,8 +13,8 @@ use stores::archive::Archive;
 
 use super::scope::Scope;
 use crate::archive::{ExpiredBase, ExpiredDays, cut_offsets, format_day};
+use crate::batch::Batch;
 use crate::results::Results;
-use crate::run::Batch;
 use crate::tally::{RowStream, ViewManifest};
 use crate::{Error, Result};
 

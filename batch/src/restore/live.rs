@@ -20,9 +20,10 @@ use stores::live_scan::ScanKey;
 use tokio_util::sync::CancellationToken;
 
 use super::recount::{Recount, chain};
-use super::sides::{Side, Sides};
+use super::side::Side;
+use super::sides::Sides;
 use crate::archive::{RecordFilter, RepeatFilter, day_tasks};
-use crate::run::check_stop;
+use crate::lease::check_stop;
 use crate::{BatchPorts, Error, Progress, Result};
 
 /// Events that may come while live state is read: they are held in memory.

@@ -13,7 +13,8 @@ use stores::archive::Archive;
 use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;
-use super::sides::{Side, Sides};
+use super::side::Side;
+use super::sides::Sides;
 use crate::archive::{EventStream, FileEntry, RecordFilter, day_tasks, days_between};
 use crate::concurrency::run_concurrently;
 use crate::query_error;

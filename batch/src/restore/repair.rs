@@ -3,7 +3,7 @@
 use schemas::source::Source;
 
 use crate::archive::Version;
-use crate::run::Batch;
+use crate::batch::Batch;
 use crate::{Error, Result};
 
 impl Batch {

@@ -2,72 +2,19 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use jobs::{BUCKET, Job};
 use schemas::key::KeyShape;
-use schemas::named;
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::correct::shown_key;
-use super::scope::named;
+use super::applied::Applied;
+use super::cause::Cause;
+use super::scope::{named, shown_key};
 use super::stray;
 use crate::Result;
-
-named! {
-    /// Why a served value is not what is expected.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-    #[serde(rename_all = "snake_case")]
-    pub enum Cause {
-        /// The batch row holds another count than the events give: somebody else wrote it.
-        ChangedRow = "changed_row",
-        /// There is no batch row where events give one.
-        MissingRow = "missing_row",
-        /// There is a batch row that no event gives.
-        ExtraRow = "extra_row",
-        /// There is a batch row in the partition of another time than its own: somebody else wrote it.
-        MisplacedRow = "misplaced_row",
-        /// There is a batch row whose key can't be read: somebody else wrote it.
-        UnreadableRow = "unreadable_row",
-        /// Live state held less than there are events.
-        LostLive = "lost_live",
-        /// An event came again after the window of the speed layer, and is counted again until the next run.
-        Duplicate = "duplicate",
-        /// An event came again in another partition, and is counted again until the next run.
-        OtherPartition = "other_partition",
-        /// Live state held something else than the events give, and nothing that is known explains it.
-        Unexplained = "unexplained",
-        /// What is served is what all events give, and what is expected is something else.
-        Claimed = "claimed",
-        /// Live state holds other rows of a board than the canonical store gives: somebody else wrote it.
-        ChangedLive = "changed_live",
-        /// Rows were changed and nobody was told, so neither layer has them.
-        NotTold = "not_told",
-        /// Batch rows of a key's boards are missing or damaged: it can't be read.
-        Damaged = "damaged",
-    }
-}
-
-impl Cause {
-    /// Whether it is that of a row that lies where none of the view can lie, which is known by its place.
-    pub(crate) const fn is_of_stray(self) -> bool {
-        matches!(self, Self::MisplacedRow | Self::UnreadableRow)
-    }
-}
-
-impl From<crate::drift::Cause> for Cause {
-    fn from(cause: crate::drift::Cause) -> Self {
-        match cause {
-            crate::drift::Cause::Duplicate => Self::Duplicate,
-            crate::drift::Cause::OtherPartition => Self::OtherPartition,
-            crate::drift::Cause::LostLive => Self::LostLive,
-            crate::drift::Cause::Unexplained => Self::Unexplained,
-        }
-    }
-}
 
 /// A key that was compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,76 +74,6 @@ pub struct OfCause {
     pub keys: u64,
     /// The sum of their absolute differences.
     pub total: u64,
-}
-
-/// What was put right.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Applied {
-    /// Rows that were written anew.
-    pub rows: u64,
-    /// Rows that were deleted, since none can be where they were.
-    pub deleted: u64,
-    /// The run that was carried out so that the batch layer's numbers stand in the place of live ones.
-    pub run: Option<Epoch>,
-    /// Files of the archive that were written anew from the log.
-    pub files: Vec<String>,
-    /// Corrections that were appended to the log.
-    pub corrections: u64,
-    /// Members of boards that are counted again.
-    pub notifications: u64,
-    /// The restoration that they are recorded under.
-    pub restoration: Option<u64>,
-    /// Keys that are served otherwise than their events give, which corrections do not mend: what the archive gives
-    /// is to be restored.
-    pub damaged: u64,
-}
-
-impl Applied {
-    /// With what was put right after it.
-    pub(crate) fn and(self, later: Self) -> Self {
-        let mut files = self.files;
-        files.extend(later.files);
-        Self {
-            rows: self.rows + later.rows,
-            deleted: self.deleted + later.deleted,
-            run: later.run.or(self.run),
-            files,
-            corrections: self.corrections + later.corrections,
-            notifications: self.notifications + later.notifications,
-            restoration: later.restoration.or(self.restoration),
-            damaged: later.damaged.max(self.damaged),
-        }
-    }
-}
-
-impl fmt::Display for Applied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut done = Vec::new();
-        let files = self.files.len() as u64;
-        for (count, one, many) in [
-            (files, "file was recomputed", "files were recomputed"),
-            (self.rows, "row was rewritten", "rows were rewritten"),
-            (self.deleted, "row was deleted", "rows were deleted"),
-            (
-                self.corrections,
-                "correction was appended",
-                "corrections were appended",
-            ),
-            (
-                self.notifications,
-                "member was notified",
-                "members were notified",
-            ),
-        ] {
-            if count > 0 {
-                done.push(format!("{count} {}", if count == 1 { one } else { many }));
-            }
-        }
-        done.extend(self.run.map(|run| format!("run {run} was executed")));
-        let number = self.restoration;
-        done.extend(number.map(|number| format!("restoration {number} was recorded")));
-        f.write_str(&done.join(", "))
-    }
 }
 
 /// What a comparison found.

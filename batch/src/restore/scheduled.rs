@@ -24,7 +24,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::history::{Outcome, request_fingerprint, without_people};
 use super::report::RestoreReport;
 use super::request::RestoreRequest;
-use crate::run::{Batch, check_stop};
+use crate::batch::Batch;
+use crate::lease::check_stop;
 use crate::{Error, Progress, Result};
 
 /// The scope of the records of schedules.

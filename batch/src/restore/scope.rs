@@ -8,12 +8,14 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int64Arr
 use arrow::compute::{and, filter_record_batch};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::{BUCKET, COUNT, Job};
+use schemas::json_value;
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::time::{Seconds, Width};
+use serde_json::{Map, Value};
 use stores::erasures::SuppressedPeople;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::RestoreRequest;
+use super::request::RestoreRequest;
 use crate::{Error, Result};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -345,4 +347,11 @@ pub(crate) fn named(grain: &KeyShape, key: &[u8]) -> Result<Named> {
         .map_err(|e| Error::fault("a key that is compared", e))?;
     let names = grain.0.iter().map(|column| column.name.clone());
     Ok(names.zip(values).collect())
+}
+
+pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
+    let shown = key.iter();
+    shown
+        .map(|(name, value): (&String, &KeyValue)| (name.clone(), json_value::from_key(value)))
+        .collect()
 }

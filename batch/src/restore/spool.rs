@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::claims::{Once, unmarked};
 use super::request::{Address, Expected, RestoreRequest};
 use super::sides::scratch;
-use crate::run::{Batch, check_stop};
+use crate::batch::Batch;
+use crate::lease::check_stop;
 use crate::{Error, Progress, Result};
 
 /// Fields of an answer that say that there is more of it elsewhere.

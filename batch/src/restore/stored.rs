@@ -10,9 +10,10 @@ use stores::view_scan::{ScanShare, ScannedRows};
 use stores::views::AggregateShape;
 use tokio_util::sync::CancellationToken;
 
-use super::sides::{Side, Sides};
+use super::side::Side;
+use super::sides::Sides;
 use super::stray;
-use crate::run::check_stop;
+use crate::lease::check_stop;
 use crate::{BatchPorts, Error, Progress, Result};
 
 /// The runs that rows may be of.

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use stores::views::{AggregateShape, RowKeys};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::report::Cause;
-use super::sides::Side;
+use super::cause::Cause;
+use super::side::Side;
 use crate::{Error, Result};
 
 /// What the key of a stray begins with among those that are compared.

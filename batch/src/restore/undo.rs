@@ -4,10 +4,11 @@ use schemas::source::Source;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
-use super::correct::{new_id, reversed};
-use super::journal::{Journal, Recorded, Restoration, RestorationKind};
-use super::report::Applied;
-use crate::run::{Batch, run_under_lease};
+use super::applied::Applied;
+use super::correct::reversed;
+use super::journal::{Journal, Recorded, Restoration, RestorationKind, new_id};
+use crate::batch::Batch;
+use crate::lease::run_under_lease;
 use crate::{Error, Progress, Result};
 
 impl Batch {

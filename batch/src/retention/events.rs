@@ -14,10 +14,12 @@ use stores::archive::StoredObject;
 use stores::lease::LeaseGuard as Lease;
 use tokio_util::sync::CancellationToken;
 
-use super::{DataKind, KindReport, Mode, Retention, or_busy_reason, policy_text};
+use super::no_lease::NoLease;
+use super::policy::{Mode, Retention, or_busy_reason, policy_text};
+use super::report::{DataKind, KindReport};
 use crate::archive::{FileEntry, Version, expire, format_day, objects};
+use crate::lease::{check_stop, run_under_lease, verify_lease};
 use crate::results::{PublishedState, Results};
-use crate::run::{check_stop, run_under_lease, verify_lease};
 use crate::tally::ViewManifest;
 use crate::{Error, Result};
 
@@ -188,7 +190,7 @@ impl Retention {
         let results = Results {
             archive: &self.batch.ports.archive,
             source,
-            lease: &super::files::NoLease,
+            lease: &NoLease,
         };
         let tables = views.results(source).await?;
         let states = results.published_states::<ViewManifest>(&tables).await?;

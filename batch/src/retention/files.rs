@@ -5,31 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use jobs::Layers;
 use jobs::tables::table_name;
 use schemas::source::{Source, SourceKind};
-use stores::lease::LeaseGuard as Lease;
 use stores::views::{RUNS_KEPT, TableResults};
 use tokio_util::sync::CancellationToken;
 
 use super::events::unfinished_run_reason;
-use super::report::format_ms;
-use super::{Amount, DataKind, KindReport, Mode, Retention, or_busy_reason};
+use super::no_lease::NoLease;
+use super::policy::{Mode, Retention, or_busy_reason};
+use super::report::{Amount, DataKind, KindReport, format_ms};
 use crate::Result;
 use crate::archive::Version;
 use crate::board::BoardManifest;
+use crate::lease::run_under_lease;
 use crate::results::{Manifest, Results};
-use crate::run::run_under_lease;
 use crate::tally::ViewManifest;
-
-/// A lost lease for read-only use: nothing can be deleted with it.
-#[derive(Debug)]
-pub(super) struct NoLease;
-
-impl Lease for NoLease {
-    fn lost(&self) -> CancellationToken {
-        let lost = CancellationToken::new();
-        lost.cancel();
-        lost
-    }
-}
 
 impl Retention {
     /// Reports results, and deletes those that no table refers to.

@@ -10,7 +10,8 @@ use schemas::seam::Offset;
 use schemas::source::{Source, SourceKind};
 use stores::log::{TopicRetention, topic_names};
 
-use super::{DataKind, KindReport, Retention};
+use super::policy::Retention;
+use super::report::{DataKind, KindReport};
 use crate::Result;
 
 const DAY_MS: u64 = 86_400_000;

@@ -13,33 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::compute::{Compute, Computed, Manifests};
 use super::publish::{Published, Publisher};
 use super::result::ViewManifest;
-use super::run::compared;
+use super::shared::Shared;
+use crate::error::stage_mismatch;
 use crate::executor::Executor;
-use crate::task::{self, Output, Task, stage_mismatch};
-use crate::{Error, Progress, Result};
-
-/// What the tasks of a stage share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) compute: Arc<Compute>,
-    /// What was computed before.
-    pub(crate) computed: Arc<Manifests>,
-    /// The publisher, in the stage that publishes.
-    pub(crate) publisher: Option<Publisher>,
-}
-
-impl Shared {
-    /// Publishes some pieces of a view.
-    pub(crate) async fn publish(&self, job: &str, pieces: &BTreeSet<Seconds>) -> Result<Published> {
-        let view = self.compute.plan.view(job)?;
-        let unknown = || Error::Fault(format!("job {job} has no computed result"));
-        let manifest = self.computed.get(job).ok_or_else(unknown)?;
-        let publisher = self.publisher.as_ref().ok_or_else(stage_mismatch)?;
-        publisher
-            .publish(view, manifest, pieces, compared(view))
-            .await
-    }
-}
+use crate::task::{self, Output, Task};
+use crate::{Progress, Result};
 
 /// Publishes every view that was computed; returns by job what became of its touched pieces.
 pub(crate) async fn load(

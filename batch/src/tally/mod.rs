@@ -4,6 +4,7 @@
 mod check;
 mod compute;
 mod drift;
+mod fingerprint;
 mod held;
 mod loading;
 mod note;
@@ -12,14 +13,16 @@ mod publish;
 mod repeats;
 mod result;
 mod run;
+mod shared;
+mod tables;
 mod tasks;
 
 pub(crate) use compute::OfDays;
-pub(crate) use loading::Shared;
 pub(crate) use note::Note;
 pub(crate) use publish::{Edition, NewRow, Published, Publisher, new_rows};
 pub(crate) use result::{RowStream, ViewManifest, Written};
-pub(crate) use run::{kept_shape, shape};
+pub(crate) use shared::Shared;
+pub(crate) use tables::{kept_shape, shape};
 
 /// The files, and their row groups, that the manifest of a result names; none if the bytes are not such a
 /// manifest.

@@ -11,11 +11,11 @@ use stores::archive::Archive;
 use stores::erasures::SuppressedPeople;
 
 use super::compute::{Compute, Manifests, Plan, View};
-use super::loading::Shared;
 use super::publish::{Edition, Publisher};
+use super::shared::Shared;
 use crate::Result;
 use crate::archive::{ExpiredDays, FileEntry};
-use crate::worker::definition_mismatch;
+use crate::error::definition_mismatch;
 
 /// A [`Shared`]. Of the plan that is what they look at: which days there are the run itself knows.
 #[derive(Debug, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::View;
-use super::drift::Fingerprint;
+use super::fingerprint::Fingerprint;
 use super::result::{Diff, ViewManifest};
 use crate::{Error, Result};
 

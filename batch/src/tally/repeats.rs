@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::compute::Compute;
 use crate::Result;
 use crate::archive::{RecordFilter, RepeatFilter, day_tasks};
+use crate::lease::check_stop;
 use crate::query_error;
-use crate::run::check_stop;
 use crate::table::StreamTable;
 
 impl Compute {

@@ -3,27 +3,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jobs::tables::{TableGeneration, drift_key, drift_row_shape, drift_table_name, table_name};
+use jobs::tables::{TableGeneration, drift_key, drift_table_name};
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
-use schemas::time::Width;
-use stores::views::{AggregateShape, ViewShape};
+use stores::views::AggregateShape;
 use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
-use super::drift::{Compared, Difference, Fingerprint, Stretch};
+use super::drift::{Compared, Difference, Stretch};
+use super::fingerprint::Fingerprint;
 use super::loading::load;
 use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
+use super::tables::compared;
 use super::tasks;
 use crate::archive::{CompactedSize, CompactionLimits, RepeatFilter, compact, redact};
+use crate::batch::Batch;
 use crate::drift::{Between, Drift};
+use crate::lease::{check_stop, verify_lease};
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, result_names};
-use crate::run::{Batch, PublishedTables, check_stop, lag_warnings, verify_lease};
+use crate::run_steps::{PublishedTables, lag_warnings};
 use crate::{Error, Progress, Result, RunRequest};
 
 /// A file takes a part of the bytes of its records.
@@ -405,37 +408,6 @@ impl Batch {
         }
         Ok(())
     }
-}
-
-/// The table for what live state counted otherwise than the rows of a view say, where it is kept.
-pub(crate) fn kept_shape(job: &Job, of: TableGeneration) -> Option<ViewShape> {
-    is_compared(job).then(|| {
-        ViewShape::Aggregate(AggregateShape {
-            view: drift_table_name(job.view(), of),
-            group: job.group().clone(),
-            partition: Width::All,
-            row: drift_row_shape(job.row()),
-        })
-    })
-}
-
-/// Views that read the events are compared with live state; the others follow from them.
-pub(crate) fn compared(view: &View) -> bool {
-    is_compared(&view.job)
-}
-
-fn is_compared(job: &Job) -> bool {
-    job.over().is_none() && job.layers() == Layers::Both
-}
-
-/// The shape of the table of a view whose rows are of a generation.
-pub(crate) fn shape(job: &Job, of: TableGeneration) -> ViewShape {
-    ViewShape::Aggregate(AggregateShape {
-        view: table_name(job.view(), of),
-        group: job.group().clone(),
-        partition: job.table_partition(),
-        row: job.row().clone(),
-    })
 }
 
 fn warnings(plan: &Plan, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {

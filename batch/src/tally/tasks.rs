@@ -10,12 +10,13 @@ use schemas::time::Width;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::{Compute, Computed, Manifests, View};
-use super::loading::Shared;
 use super::result::{ViewManifest, Written};
+use super::shared::Shared;
 use crate::archive::day_tasks;
+use crate::error::stage_mismatch;
 use crate::executor::Executor;
 use crate::results::result_name;
-use crate::task::{self, Output, Task, stage_mismatch};
+use crate::task::{self, Output, Task};
 use crate::{Error, Progress, Result};
 
 /// Computes every wanted view.

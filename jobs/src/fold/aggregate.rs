@@ -18,7 +18,7 @@ use schemas::key::{KeyColumn, KeyKind, KeyShape};
 use schemas::time::Width;
 
 use super::{Fold, FoldOutput, base_indexes, rows_error};
-use crate::aggregate::AggregateView;
+use crate::aggregate_view::AggregateView;
 use crate::job::Job;
 use crate::sums::SourceColumn;
 use crate::{Engine, Result};

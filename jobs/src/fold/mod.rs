@@ -9,7 +9,7 @@ mod aggregate;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::aggregate::AggregateView;
+use crate::aggregate_view::AggregateView;
 use crate::board::{Board, BoardRows};
 use crate::job::Job;
 use crate::plan::source_schema;

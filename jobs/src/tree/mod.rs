@@ -45,6 +45,7 @@ mod item;
 mod model;
 mod node;
 mod read;
+mod root;
 mod wire;
 
 use std::fmt;
@@ -55,7 +56,7 @@ pub use build::{BuildError, Builder, BuiltTree, ITEM_BYTES_MAX, Options};
 pub use diff::ItemChange;
 pub use item::Item;
 pub use node::Node;
-pub use read::{Nodes, ReadError, Tree};
+pub use root::{Nodes, ReadError, Tree};
 
 /// The id of a node: the XXH3 hash of its bytes. It detects damage, not forgery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,85 +4,12 @@
 use std::sync::Arc;
 
 use super::descend::{LeafMatch, Level, fetch_children};
-use super::{Item, Node, NodeId, Sum, TreeDamage};
+use super::{Item, Node, NodeId, Nodes, ReadError, Sum, Tree};
 
 /// Maximum keys of one descent. It bounds the nodes in one call and in memory.
 const KEYS_PER_DESCENT: usize = 1024;
 
-/// A store of nodes, or a cache in front of one.
-pub trait Nodes: Sync {
-    /// The error of a read.
-    type Error: Send;
-
-    /// Reads the nodes with these ids, in the order of the ids; `None` for a missing one. A call
-    /// has no id twice. The tree checks that each node is the requested one.
-    fn nodes(
-        &self,
-        ids: &[NodeId],
-    ) -> impl Future<Output = Result<Vec<Option<Arc<Node>>>, Self::Error>> + Send;
-}
-
-/// A tree could not be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError<E> {
-    /// A node is not in the store, because a newer tree replaced this one.
-    #[error(
-        "tree node {0} was deleted, because a newer tree replaced this one; read its head again"
-    )]
-    Missing(NodeId),
-    /// A node is corrupt.
-    #[error(transparent)]
-    Damaged(#[from] TreeDamage),
-    /// The store failed.
-    #[error(transparent)]
-    Store(E),
-}
-
-/// A tree, opened by its root. Cloning is cheap.
-#[derive(Debug, Clone)]
-pub struct Tree {
-    root: Arc<Node>,
-}
-
 impl Tree {
-    /// Opens the tree with this root, as in [`super::BuiltTree`].
-    ///
-    /// # Errors
-    /// [`TreeDamage`] if the bytes are not a root, or corrupt.
-    pub fn open(root: &[u8]) -> Result<Self, TreeDamage> {
-        let Some((id, bytes)) = root.split_first_chunk::<{ NodeId::LEN }>() else {
-            return Err(TreeDamage::Content("it ends too early"));
-        };
-        let (id, found) = (NodeId::from(*id), NodeId::for_bytes(bytes));
-        if id != found {
-            return Err(TreeDamage::Hash { id, found });
-        }
-        let root = Arc::new(Node::decode(bytes)?);
-        Ok(Self { root })
-    }
-
-    pub(super) const fn root(&self) -> &Arc<Node> {
-        &self.root
-    }
-
-    /// The sum of all items.
-    #[must_use]
-    pub fn sum(&self) -> Sum {
-        self.root.sum()
-    }
-
-    /// The keys in the root: those of its items, or the last keys of its children.
-    pub fn root_keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.root.keys()
-    }
-
-    /// The number of levels below the root, which is the maximum number of [`Nodes::nodes`] calls
-    /// of an operation.
-    #[must_use]
-    pub fn height(&self) -> usize {
-        usize::from(self.root.level())
-    }
-
     /// Finds the leaves of all keys, a bounded number of keys at once. Calls `visit` with the index
     /// of each key in the request, the key, its leaf and the sum of the items before the leaf. Keys
     /// beyond the last one are skipped.
@@ -196,7 +123,7 @@ impl Tree {
     /// [`ReadError`] if a node can't be read.
     pub async fn walk_ids<N: Nodes>(&self, nodes: &N) -> Result<Vec<NodeId>, ReadError<N::Error>> {
         let mut ids = Vec::new();
-        let mut level = vec![Arc::clone(&self.root)];
+        let mut level = vec![Arc::clone(self.root())];
         for below in (0..self.height()).rev() {
             let children: Vec<_> = level.iter().flat_map(|node| node.children()).collect();
             ids.extend(children.iter().map(|child| child.id));

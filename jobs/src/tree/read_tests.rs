@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::model::{Items, Plain, Store, items, key, many, now, plain, tiny};
-use super::super::{NodeId, Options};
+use super::super::{NodeId, Options, TreeDamage};
 use super::*;
 
 const SMALL: Options = Options {

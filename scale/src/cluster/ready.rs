@@ -8,7 +8,7 @@ use reqwest::{Client, StatusCode};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::error_chain;
+use crate::error::error_chain;
 use crate::{Address, Error, Result};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(5);

@@ -11,10 +11,12 @@
 
 mod actors;
 mod batch;
+mod count_update;
 mod entity_rows;
 mod events;
 mod live;
 mod live_counts;
+mod live_entry;
 mod mutants;
 mod publish;
 mod reader;

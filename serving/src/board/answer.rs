@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 
 use super::earlier::EarlierBoard;
 use super::entries::Entry;
-use super::read::BoardReading;
+use super::reading::BoardReading;
 use crate::answer::{ProvenanceShape, provenance};
-use crate::read::ReadPosition;
+use crate::read_position::ReadPosition;
 
 /// A page of a board.
 #[derive(Debug, Serialize, ToSchema)]

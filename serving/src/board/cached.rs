@@ -2,15 +2,11 @@
 //! the reader uses batch rows with live states on top, and requests the board from the worker of
 //! its partition by a record in the log.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use arrow::array::{Array, BinaryArray};
-use jobs::board::{FilteredBoard, RankedEntry};
+use arrow::array::Array;
+use jobs::board::RankedEntry;
 use jobs::tree::Sum;
-use jobs::{Board, Job};
-use moka::sync::Cache;
-use schemas::entities::CacheMiss;
 use schemas::partition::partition_of;
 use schemas::seam::Epoch;
 use stores::ErrorKind;
@@ -18,14 +14,12 @@ use stores::board_cache::{
     BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard, CachedBoardAnswer,
 };
 use stores::live::{LiveStates, PartitionId};
-use stores::log::NewRecords;
 use stores::views::RunRecords;
-use tokio::task::JoinSet;
 
-use super::read::{BoardReader, BoardReading, BoardsReading, FilteredRows};
-use crate::lock::lock;
-use crate::options::ServingPorts;
-use crate::read::{ReadError, RunsAndStates, has_new_partition};
+use super::reader::BoardReader;
+use super::reading::{BoardReading, BoardsReading, FilteredRows};
+use crate::read::{RunsAndStates, has_new_partition};
+use crate::read_error::ReadError;
 
 /// Maximum boards per question that the cache answers.
 const KEYS_MAX: usize = 8;
@@ -35,125 +29,6 @@ const MEMBERS_MAX: usize = 20_000;
 const OFFSET_MAX: u64 = 1 << 48;
 /// Number of live states read for the size of a board above which the board should be cached.
 const SIZE_STATES_MAX: usize = 1_000;
-/// Minimum interval between two reports of the same miss or use.
-const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum boards remembered as reported.
-const REMEMBERED_REPORTS_MAX: u64 = 100_000;
-/// Maximum concurrent reports; further ones are dropped, since they will be repeated.
-const CONCURRENT_REPORTS_MAX: usize = 64;
-
-/// Misses and uses of cached boards that this process reported recently.
-#[derive(Debug)]
-pub(crate) struct RecentBoardReads {
-    missed: Cache<BoardName, ()>,
-    /// Boards of which only the size was missed.
-    missed_sizes: Cache<BoardName, ()>,
-    read: Cache<BoardName, ()>,
-    pending_reports: Mutex<JoinSet<()>>,
-}
-
-impl RecentBoardReads {
-    pub(crate) fn new() -> Self {
-        let cache = || {
-            Cache::builder()
-                .max_capacity(REMEMBERED_REPORTS_MAX)
-                .time_to_live(REPORT_INTERVAL)
-                .build()
-        };
-        Self {
-            missed: cache(),
-            missed_sizes: cache(),
-            read: cache(),
-            pending_reports: Mutex::default(),
-        }
-    }
-
-    /// True if a report is due. Records that it was made.
-    fn is_due(&self, recent: &Cache<BoardName, ()>, name: &BoardName) -> bool {
-        if recent.contains_key(name) {
-            return false;
-        }
-        recent.insert(name.clone(), ());
-        true
-    }
-
-    /// Reports to the worker of the partition that a board is not cached.
-    fn report_missing_board(
-        &self,
-        ports: &ServingPorts,
-        job: &Job<Board>,
-        key: i64,
-        query: &BoardQuery,
-    ) {
-        metrics::counter!("backstitch_serving_board_cache_misses_total").increment(1);
-        self.report_miss(ports, job, key, false, &query.name, query.partition);
-    }
-
-    /// Reports to the worker of the partition that a board, or only its size, is not available.
-    fn report_miss(
-        &self,
-        ports: &ServingPorts,
-        job: &Job<Board>,
-        key: i64,
-        wants_live_count: bool,
-        name: &BoardName,
-        partition: u32,
-    ) {
-        let recent = if wants_live_count {
-            &self.missed_sizes
-        } else {
-            &self.missed
-        };
-        if !self.is_due(recent, name) {
-            return;
-        }
-        let source = job.source();
-        let miss = CacheMiss {
-            view: name.view.clone(),
-            key,
-            section: name.section.clone(),
-            wants_live_count,
-        };
-        let records = NewRecords {
-            partition,
-            keys: BinaryArray::from_vec(vec![key.to_string().as_bytes()]),
-            values: BinaryArray::from_vec(vec![&miss.encode(source)]),
-            headers: Vec::new(),
-        };
-        let (log, now_ms) = (Arc::clone(&ports.ingest), ports.clock.now_ms());
-        self.spawn_report(async move {
-            if let Err(error) = log.append(source.topic(), &[records], now_ms).await {
-                tracing::debug!(%error, "cannot report a missing cached board");
-            }
-        });
-    }
-
-    /// Reports that a cached board was used.
-    fn report_use(&self, ports: &ServingPorts, partition: PartitionId, name: &BoardName) {
-        metrics::counter!("backstitch_serving_board_cache_hits_total").increment(1);
-        if !self.is_due(&self.read, name) {
-            return;
-        }
-        let (live, name, now_ms) = (Arc::clone(&ports.live), name.clone(), ports.clock.now_ms());
-        self.spawn_report(async move {
-            let Some(cache) = live.cached_boards() else {
-                return;
-            };
-            if let Err(error) = cache.record_use(partition, &name, now_ms).await {
-                tracing::debug!(%error, "cannot report the use of a cached board");
-            }
-        });
-    }
-
-    /// Sends a report in the background.
-    fn spawn_report(&self, report: impl Future<Output = ()> + Send + 'static) {
-        let mut pending_reports = lock(&self.pending_reports);
-        while pending_reports.try_join_next().is_some() {}
-        if pending_reports.len() < CONCURRENT_REPORTS_MAX {
-            pending_reports.spawn(report);
-        }
-    }
-}
 
 impl BoardReader<'_> {
     /// Returns the boards from the cache; `None` if a board is missing or live state is incomplete.
@@ -401,18 +276,6 @@ impl BoardReader<'_> {
             member_index: board.member_index,
             layers: (board.count > live, is_changed),
             ..BoardReading::default()
-        })
-    }
-
-    /// The section in its stored form.
-    pub(super) fn section(&self) -> Result<FilteredBoard, ReadError> {
-        let section = &self.question.section;
-        let filters = section.filters.iter();
-        Ok(FilteredBoard {
-            board: self.job.board_columns().encode_values(&section.board)?,
-            filters: filters
-                .map(|(column, filter)| ((*column).to_owned(), filter.clone()))
-                .collect(),
         })
     }
 }

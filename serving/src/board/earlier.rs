@@ -12,8 +12,8 @@ use stores::board_cache::BoardSelection;
 use stores::views::Head as StoredHead;
 use tokio::time::Duration;
 
-use super::read::{BoardQuestion, BoardReadContext, BoardReader, StoredNodes};
-use crate::read::ReadError;
+use super::reader::{BoardQuestion, BoardReadContext, BoardReader, StoredNodes};
+use crate::read_error::ReadError;
 use crate::retry_budget::RetryBudget;
 
 /// Indexes of rows on a board at the end of an earlier day.

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::earlier::EarlierBoard;
-use super::read::BoardReading;
+use super::reading::BoardReading;
 
 /// Name of the first field.
 const RANK: &str = "rank";

@@ -15,7 +15,7 @@ use schemas::source::Source;
 use stores::board_cache::{BoardQuery, BoardSelection, CachedBoardAnswer};
 
 use crate::lock::lock;
-use crate::read::ReadError;
+use crate::read_error::ReadError;
 
 /// Maximum queries per call. Each takes some hundredths of a millisecond, during which the cache
 /// server handles no other request.

@@ -1,13 +1,17 @@
 //! Boards: questions, consistent reads, and answers.
 
 pub(crate) mod answer;
-pub(crate) mod cached;
+mod cached;
 pub(crate) mod earlier;
 pub(crate) mod entries;
+mod explain;
 pub(crate) mod explanation;
 pub(crate) mod lookup_batcher;
 pub(crate) mod question;
 pub(crate) mod read;
+pub(crate) mod reader;
+pub(crate) mod reading;
+pub(crate) mod recent_reads;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! Until a key exists, only loopback requests are accepted, and everything is permitted. After
 //! that, each request needs a key, except on routes that the table marks as open.
 
+pub(crate) mod caller;
 pub(crate) mod key_cache;
 pub(crate) mod limits;
 pub(crate) mod table;
@@ -19,18 +20,16 @@ use axum::http::uri::Authority;
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use schemas::access::Scopes;
 use schemas::source::Source;
 use serde_json::Value;
 use stores::keys::{AdminAction, ApiKey, ApiKeyRecord, KeyState, Token};
 use tokio::time::timeout;
 
-use super::Api;
-use super::layers::with_timeout;
 use super::params::{all_values, parse_integer};
 use super::problem::{Problem, ProblemKind};
-use crate::pages::cookie::is_over_tls;
-use crate::pages::sign_in::Session;
+use super::{Api, is_over_tls, request_host, with_timeout};
+use crate::pages::sign_in::{Session, redirect_to_sign_in};
+use caller::Caller;
 use limits::network;
 use table::{RequiredScope, RouteLookup, RouteScopes};
 
@@ -75,73 +74,6 @@ const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// The authenticated sender of a request.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    /// `None` without a key.
-    key: Option<KeyName>,
-    scopes: Scopes,
-}
-
-/// Names a key in records.
-#[derive(Debug, Clone)]
-struct KeyName {
-    id: String,
-    name: String,
-}
-
-impl Caller {
-    /// May do everything: this process, or a loopback client until a key exists.
-    pub(crate) fn trusted() -> Self {
-        Self {
-            key: None,
-            scopes: Scopes::all(),
-        }
-    }
-
-    /// Has no key and no scope.
-    pub(crate) fn anonymous() -> Self {
-        Self {
-            key: None,
-            scopes: Scopes::default(),
-        }
-    }
-
-    /// Returns whether every read is permitted.
-    pub(crate) fn may_read_all(&self) -> bool {
-        self.scopes.may_read_all()
-    }
-
-    /// Returns whether administration is permitted.
-    pub(crate) fn may_administer(&self) -> bool {
-        self.scopes.may_administer()
-    }
-
-    /// Returns the only owner whose data this key may read. Returns `None` if it may read more, or
-    /// nothing.
-    pub(crate) fn only_owner(&self) -> Option<&str> {
-        let mut owners = self.scopes.owners();
-        let only = owners.next().filter(|_| !self.scopes.may_read_all())?;
-        owners.next().is_none().then_some(only)
-    }
-
-    /// Returns the owners that the key's scopes name.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
-        self.scopes.owners()
-    }
-
-    /// Returns the id of the key, if any.
-    pub(crate) fn key_id(&self) -> Option<&str> {
-        self.key.as_ref().map(|key| key.id.as_str())
-    }
-
-    /// Returns the actor for records: the key, if any.
-    pub(crate) fn actor(&self) -> Option<String> {
-        let KeyName { id, name } = self.key.as_ref()?;
-        Some(format!("{name} (key {id})"))
-    }
-}
-
 /// Passes on a request if its sender has the required scope of the route.
 pub(crate) async fn check_access(
     State((api, scopes)): State<(Arc<Api>, Arc<RouteScopes>)>,
@@ -179,7 +111,7 @@ pub(crate) async fn check_access(
             if required == RequiredScope::ViewPage
                 && problem.kind() == ProblemKind::Unauthenticated =>
         {
-            return crate::pages::sign_in::redirect_to_sign_in(&uri);
+            return redirect_to_sign_in(&uri);
         }
         (Err(problem), _) => problem.into_response(),
     };
@@ -355,8 +287,7 @@ async fn look_up_key(api: &Api, id: &str) -> Result<Option<Arc<ApiKeyRecord>>, P
 
 /// Returns the caller with a key. Fails if the key is not valid, or exceeds its rate.
 fn caller_with_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
-    let id = key.id.clone();
-    let permitted = api.limits.keys.check(&id);
+    let permitted = api.limits.keys.check(&key.id);
     permitted.map_err(|wait| rate_limited("with this key", wait))?;
     match key.state(now_ms) {
         KeyState::Valid => {}
@@ -369,13 +300,7 @@ fn caller_with_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Probl
             return Err(ProblemKind::Unauthenticated.with_detail(detail));
         }
     }
-    Ok(Caller {
-        key: Some(KeyName {
-            id,
-            name: key.name.clone(),
-        }),
-        scopes: key.scopes.clone(),
-    })
+    Ok(Caller::from_key(key))
 }
 
 /// Returns the caller while no key exists. Accepts a client only if its address is a loopback
@@ -426,13 +351,6 @@ fn names_this_machine(api: &Api, parts: &Parts) -> bool {
         _ => false,
     };
     is_host_ours && parts.uri.authority().is_none_or(is_ours)
-}
-
-/// Returns the host that a request is sent to.
-pub(crate) fn request_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
-    let host = headers.get(header::HOST);
-    let host = host.and_then(|host| host.to_str().ok());
-    uri.authority().map(Authority::as_str).or(host)
 }
 
 /// Returns whether `Origin` names the host of the request. A page over plain HTTP is another origin

@@ -20,7 +20,8 @@ use super::params::{PageQuery, Path};
 use super::problem::Problem;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, provenance};
-use crate::read::{ReadPosition, RunsAndStates, has_new_partition};
+use crate::read::{RunsAndStates, has_new_partition};
+use crate::read_position::ReadPosition;
 
 /// A page of achievements.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]

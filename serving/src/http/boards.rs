@@ -24,7 +24,9 @@ use crate::board::entries::{EARLIER_FIELDS, Entry, entries};
 use crate::board::question::{
     Division, Section, Window, has_sections, parse_division, parse_window, section,
 };
-use crate::board::read::{BoardQuestion, BoardReadContext, BoardReading, BoardsReading, read};
+use crate::board::read::read;
+use crate::board::reader::{BoardQuestion, BoardReadContext};
+use crate::board::reading::{BoardReading, BoardsReading};
 use crate::request_coalescer::seeded_hash;
 
 /// Default number of neighbors before and after the athlete.

@@ -24,7 +24,8 @@ use crate::answer::{ProvenanceShape, format_ms};
 use crate::board::answer::{EntryShape, provenance_of_readings};
 use crate::board::entries::{Entry, entries};
 use crate::board::explanation::{BoardExplanation, ExplainedVersion, MemberState};
-use crate::board::read::{BoardQuestion, BoardReading};
+use crate::board::reader::BoardQuestion;
+use crate::board::reading::BoardReading;
 
 /// The parameter that names the athlete.
 const MEMBER: &str = "athlete_id";

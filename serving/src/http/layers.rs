@@ -1,5 +1,4 @@
-//! Middleware of every route: time limits, concurrency limits, panics, request ids, metrics,
-//! problem documents.
+//! Middleware of every route: concurrency limits, panics, request ids, metrics, problem documents.
 
 use std::any::Any;
 use std::num::NonZeroU32;
@@ -13,18 +12,18 @@ use axum::response::{IntoResponse, Response};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use metrics::Label;
 use schemas::traces;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span};
 
-use super::access::{Caller, X_API_KEY, client_network, is_same_origin};
+use super::access::{X_API_KEY, client_network, is_same_origin};
+use super::applications::limit::wants_page;
 use super::ingest::IDEMPOTENCY_KEY;
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Permit, csv};
+use super::{Api, Caller, Permit, csv, is_over_tls};
 use crate::options::ServingOptions;
-use crate::pages::cookie::is_over_tls;
-use crate::pages::refused;
+use crate::pages::{PageResponse, refused};
 
 /// Path of the liveness check.
 const LIVEZ: &str = "/livez";
@@ -46,29 +45,6 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 const LOGGED_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 /// How long browsers may cache the result of a preflight request.
 const CORS_MAX_AGE: Duration = Duration::from_secs(600);
-
-/// Applies the time limit of requests.
-pub(crate) async fn apply_timeout(
-    State(api): State<Arc<Api>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    with_timeout(&api, next.run(request)).await
-}
-
-/// Runs a part of a request with the time limit of requests.
-pub(crate) async fn with_timeout<T>(
-    api: &Api,
-    work: impl Future<Output = T>,
-) -> Result<T, Problem> {
-    let limit = api.options.request_timeout();
-    timeout(limit, work).await.map_err(|_| {
-        let limit = limit.as_millis();
-        ProblemKind::TimedOut.with_detail(format!(
-            "the request took longer than {limit} ms: request less (a shorter period, fewer rows), or retry later"
-        ))
-    })
-}
 
 /// Refuses requests beyond the concurrency limit, and writes from pages of other sites.
 pub(crate) async fn limit_requests(
@@ -240,7 +216,7 @@ pub(crate) async fn finish_response(request: Request, next: Next) -> Response {
     let trace = trace_span(&request, &route, request_id.as_deref());
     let is_tls = is_over_tls(request.headers());
     let may_be_page = !request.uri().path().starts_with("/api/") || route == LIMIT;
-    let is_for_people = may_be_page && super::wants_page(request.headers());
+    let is_for_people = may_be_page && wants_page(request.headers());
     let handling = next.run(request).instrument(span.clone());
     let response = handling.instrument(trace.clone()).await;
     let mut response =
@@ -289,10 +265,6 @@ pub(crate) fn request_id(request: &Request) -> Option<String> {
     let id = request.extensions().get::<RequestId>()?;
     id.header_value().to_str().ok().map(str::to_owned)
 }
-
-/// Marks a response that is an HTML page of any status.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PageResponse;
 
 /// Writes the document or page of a problem, also for errors that axum answered without one. Adds
 /// security headers.

@@ -9,7 +9,7 @@ use utoipa::{IntoResponses, ToSchema};
 use schemas::key::KeyError;
 
 use crate::answer::Overflow;
-use crate::read::ReadError;
+use crate::read_error::ReadError;
 
 /// An error as the client sees it. Details meant for operators are logged instead.
 #[derive(Debug, Clone)]

@@ -19,8 +19,9 @@ use super::{Api, body, csv};
 use crate::board::answer::{BoardRanks, field_names, provenance_of_readings};
 use crate::board::entries::{Entry, entries};
 use crate::board::question::{Section, has_sections, parse_division, parse_window, section};
-use crate::board::read::{BoardQuestion, BoardReading, encode_members};
-use crate::read::ReadPosition;
+use crate::board::reader::{BoardQuestion, encode_members};
+use crate::board::reading::BoardReading;
+use crate::read_position::ReadPosition;
 
 /// Maximum numbers of boards, athletes, and pairs of both per request.
 const KEYS_MAX: usize = 1_000;

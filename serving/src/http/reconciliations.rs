@@ -19,11 +19,10 @@ use stores::reconciliations::{self, Reconciliation};
 use stores::views::RunDetails;
 use utoipa::ToSchema;
 
-use super::access::Caller;
 use super::params::{PageQuery, Params, parse_stored_number};
 use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::runs::provenance_of_runs;
-use super::{Api, csv, cursor};
+use super::{Api, Caller, csv, cursor};
 use crate::answer::{ProvenanceShape, format_ms};
 
 /// Maximum length of a reason, in characters.

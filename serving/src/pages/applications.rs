@@ -7,13 +7,15 @@ use jiff::tz::TimeZone;
 use schemas::time::Interval;
 use serde_json::Value;
 
+use super::api_error::ApiResult;
 use super::chart::Chart;
-use super::client::{ApiClient, ApiResult, path_with_query};
+use super::client::ApiClient;
 use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, choices, render_page};
+use super::extractors::Number;
 use super::formatting::{self, Moment, number};
 use super::plays::SeriesPart;
-use super::query::Query;
-use super::{Number, api, search};
+use super::query::{Query, path_with_query};
+use super::{api, search};
 use crate::http::scope_owner;
 
 const SORTS: [(&str, &str); 4] = [

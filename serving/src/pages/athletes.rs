@@ -4,11 +4,13 @@ use askama::Template;
 use axum::response::Response;
 use stores::names::NamedKind;
 
-use super::client::{ApiClient, ApiResult, EntityNames, path_with_query};
+use super::api;
+use super::api_error::ApiResult;
+use super::client::{ApiClient, EntityNames};
 use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, render_page, tabs};
+use super::extractors::Number;
 use super::formatting::{Moment, duration, number};
-use super::query::Query;
-use super::{Number, api};
+use super::query::{Query, path_with_query};
 
 const KINDS: [(&str, &str); 5] = [
     ("", "All"),

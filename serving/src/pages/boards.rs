@@ -7,11 +7,13 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use stores::names::NamedKind;
 
-use super::client::{ApiClient, ApiError, ApiResult, EntityNames, path_with_query};
+use super::api;
+use super::api_error::{ApiError, ApiResult};
+use super::client::{ApiClient, EntityNames};
 use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, choices, render_page};
+use super::extractors::Number;
 use super::formatting::{self, Moment, duration, number};
-use super::query::Query;
-use super::{Number, api};
+use super::query::{Query, path_with_query};
 use crate::board::question::{DIVISIONS, WINDOWS};
 
 /// Maximum names listed if several athletes match.

@@ -6,24 +6,22 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use askama::Template;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Method, Request};
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use stores::names::NamedKind;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::Pages;
+use super::api_error::{ApiError, ApiResult};
 use super::components::ExportLinks;
-use super::cookie::is_over_tls;
-use crate::http::{Api, Caller, request_host};
+use super::state::Pages;
+use crate::http::{Api, Caller, is_over_tls, request_host};
 
 /// Maximum size of an API response, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -35,52 +33,6 @@ const NAMES_TIMEOUT: Duration = Duration::from_secs(1);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limits concurrent searches by name.
 static SEARCHES: Semaphore = Semaphore::const_new(2);
-
-/// Error of an API request, as pages show it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Template)]
-#[template(path = "error.html")]
-pub(crate) struct ApiError {
-    pub(crate) status: u16,
-    pub(crate) title: String,
-    pub(crate) detail: String,
-    #[serde(default)]
-    pub(crate) request_id: String,
-}
-
-impl ApiError {
-    pub(crate) fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    /// True if the request is invalid, as opposed to a failure of the service.
-    pub(crate) const fn is_client_error(&self) -> bool {
-        matches!(self.status, 400..429)
-    }
-
-    /// True if a retry may succeed.
-    pub(crate) const fn may_retry(&self) -> bool {
-        matches!(self.status, 429 | 503)
-    }
-
-    /// Error that a page detects itself.
-    pub(crate) fn new(status: u16, title: &str, detail: impl Into<String>) -> Self {
-        Self {
-            status,
-            title: title.to_owned(),
-            detail: detail.into(),
-            request_id: String::new(),
-        }
-    }
-
-    fn unreadable(error: impl std::fmt::Display) -> Self {
-        tracing::error!(%error, "a page cannot read the response of the API");
-        let detail = "The page cannot read a response of the API; see the log of the service.";
-        Self::new(500, "Internal error", detail)
-    }
-}
-
-/// Result of an API request, or of a part of a page that depends on it.
-pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 /// Known names by ID.
 #[derive(Debug, Clone, Default)]
@@ -221,19 +173,4 @@ async fn with_timeout<T>(
     let result = timeout(wait, work).await;
     let result = result.map_err(|_| "the entity store did not respond in time".to_owned())?;
     result.map_err(|error| error.to_string())
-}
-
-/// A path with the query parameters that have a value.
-pub(crate) fn path_with_query(base: &str, parameters: &[(&str, Option<&str>)]) -> String {
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    for (name, value) in parameters {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            query.append_pair(name, value);
-        }
-    }
-    let query = query.finish();
-    match query.is_empty() {
-        true => base.to_owned(),
-        false => format!("{base}?{query}"),
-    }
 }

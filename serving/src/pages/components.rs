@@ -3,15 +3,15 @@
 use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use schemas::provenance::Provenance;
 use schemas::source::Source;
 use stores::names::NamedKind;
 
-use super::api::Provenance;
+use super::api_error::ApiError;
 use super::assets::{ASSETS, Assets};
-use super::client::ApiError;
 use super::formatting::{self, Moment};
 use super::query::Query;
-use crate::http::{Caller, LIMIT_MAX, PageResponse, Problem};
+use crate::http::{Caller, LIMIT_MAX, Problem};
 
 /// Kinds of entities that can be searched for.
 pub(crate) const KINDS: [(&str, &str); 5] = [
@@ -227,6 +227,21 @@ impl ProblemPage {
 /// and forms to this service.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+
+/// Page for a problem.
+pub(crate) fn refused(
+    caller: Option<&Caller>,
+    problem: &Problem,
+    request_id: Option<&str>,
+) -> Response {
+    // An unauthenticated caller gets no private information.
+    let stranger = Caller::anonymous();
+    ProblemPage::from_problem(caller.unwrap_or(&stranger), problem, request_id)
+}
+
+/// Marks a response that is an HTML page of any status.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PageResponse;
 
 /// Renders a page.
 pub(crate) fn render(status: StatusCode, page: &impl Template) -> Response {

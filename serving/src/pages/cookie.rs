@@ -3,12 +3,7 @@
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 
-/// True if the client reached the first proxy over TLS, by `X-Forwarded-Proto`.
-pub(crate) fn is_over_tls(headers: &HeaderMap) -> bool {
-    let protocols = headers.get("x-forwarded-proto");
-    let first = protocols.and_then(|protocols| protocols.to_str().ok()?.split(',').next());
-    first.is_some_and(|first| first.trim().eq_ignore_ascii_case("https"))
-}
+use crate::http::{is_over_tls, request_host};
 
 /// Name and attributes of a cookie, depending on the requested host.
 #[derive(Debug, Clone)]
@@ -27,7 +22,7 @@ impl Cookie {
                 is_secure: true,
             };
         }
-        let host = crate::http::request_host(headers, uri).unwrap_or_default();
+        let host = request_host(headers, uri).unwrap_or_default();
         let port = host.rsplit_once(':').map(|(_, port)| port);
         let is_port =
             |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());

@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::Pages;
-use super::client::ApiResult;
+use super::api_error::ApiResult;
 use super::cookie::Cookie;
 use super::signer::CookieSigner;
+use super::state::Pages;
 use crate::http::Caller;
 
 /// Name of the cookie.

@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::Pages;
 use super::query::Query;
+use super::state::Pages;
 use crate::http::{Api, Caller, Permit, Problem, ProblemKind};
 use crate::request_coalescer::seeded_hash;
 

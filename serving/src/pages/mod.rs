@@ -2,6 +2,7 @@
 //! with the permissions of the caller, and each number shows its provenance.
 
 mod api;
+mod api_error;
 mod applications;
 mod assets;
 mod athletes;
@@ -9,9 +10,10 @@ mod boards;
 mod chart;
 mod client;
 mod components;
-pub(crate) mod cookie;
+mod cookie;
 mod differences;
 mod docs;
+mod extractors;
 mod flash;
 mod formatting;
 mod live;
@@ -22,52 +24,26 @@ mod query;
 mod search;
 pub(crate) mod sign_in;
 pub(crate) mod signer;
+mod state;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
+use axum::extract::State;
 use axum::http::Method;
-use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
-use self::client::{ApiClient, ApiError};
-use self::components::ProblemPage;
-pub(crate) use self::components::render;
+use self::client::ApiClient;
+pub(crate) use self::components::{PageResponse, refused, render};
+use self::extractors::Form;
 use self::flash::FlashMessage;
 pub(crate) use self::formatting::number;
 use self::query::Query;
+use self::state::Pages;
 use crate::http::RequiredScope::{AlwaysOpen, LiveUpdates, Public, ViewPage};
-use crate::http::{Api, Caller, Path, Problem, RequiredScope, RouteScopes, apply_timeout, body};
-
-/// Maximum size of a form, in bytes.
-const FORM_BYTES_MAX: u64 = 16 * 1024;
-
-/// Title of the page for unknown addresses.
-const NOT_FOUND_TITLE: &str = "Page not found";
-
-/// State of the page handlers.
-#[derive(Debug, Clone)]
-pub(crate) struct Pages {
-    /// Router of the API, which pages query.
-    api: Router,
-    pub(crate) state: Arc<Api>,
-}
-
-impl Pages {
-    fn now_s(&self) -> i64 {
-        self.state.ports.clock.now_ms() / 1_000
-    }
-}
-
-impl FromRef<Pages> for Arc<Api> {
-    fn from_ref(pages: &Pages) -> Self {
-        Self::clone(&pages.state)
-    }
-}
+use crate::http::{Api, RequiredScope, RouteScopes, apply_timeout};
 
 /// Routes of the pages, which query `api`.
 pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
@@ -87,17 +63,6 @@ pub(crate) fn add_scopes(scopes: &mut RouteScopes) {
     for (path, method, scope, _) in timed().into_iter().chain(untimed()) {
         scopes.add(path, method, scope);
     }
-}
-
-/// Page for a problem.
-pub(crate) fn refused(
-    caller: Option<&Caller>,
-    problem: &Problem,
-    request_id: Option<&str>,
-) -> Response {
-    // An unauthenticated caller gets no private information.
-    let stranger = Caller::anonymous();
-    ProblemPage::from_problem(caller.unwrap_or(&stranger), problem, request_id)
 }
 
 /// A route: path, method, required scope, and handler.
@@ -171,55 +136,6 @@ fn untimed() -> Vec<Route> {
 pub(crate) fn paths() -> Vec<&'static str> {
     let all = timed().into_iter().chain(untimed());
     all.map(|(path, ..)| path).collect()
-}
-
-impl<S: Sync> FromRequestParts<S> for Query {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self::parse(parts.uri.query()))
-    }
-}
-
-/// The fields of a form.
-struct Form(Query);
-
-impl FromRequest<Pages> for Form {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, pages: &Pages) -> Result<Self, Problem> {
-        let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
-        Ok(Self(Query::parse(Some(&String::from_utf8_lossy(&form)))))
-    }
-}
-
-/// A numeric path parameter of a page.
-struct Number(String);
-
-impl FromRequestParts<Pages> for Number {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Response> {
-        let Path(id) = Path::<String>::from_request_parts(parts, pages)
-            .await
-            .map_err(Problem::into_response)?;
-        if crate::http::parse_integer(&id).is_some() {
-            return Ok(Self(id));
-        }
-        let Ok(client) = ApiClient::from_request_parts(parts, pages).await;
-        let entities = parts.uri.path().split('/').nth(1);
-        Err(invalid_number_page(
-            &client,
-            entities.unwrap_or_default(),
-            &id,
-        ))
-    }
-}
-
-/// Page for an address with an invalid number.
-fn invalid_number_page(client: &ApiClient, entities: &str, id: &str) -> Response {
-    let detail = format!("{id:?} is not a number: addresses of {entities} end with a number");
-    ProblemPage::render_error(&client.caller, ApiError::new(404, NOT_FOUND_TITLE, detail))
 }
 
 async fn dead_letters(client: ApiClient, flash: FlashMessage, query: Query) -> Response {

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use schemas::time::Interval;
 
-use super::client::{ApiClient, ApiResult, path_with_query};
+use super::api_error::ApiResult;
+use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render_page};
 use super::formatting::{Moment, number};
 use super::plays::{SeriesPart, Tile, series_part, total_tile};
-use super::query::Query;
+use super::query::{Query, path_with_query};
 use super::{api, search};
 
 const PATH: &str = "/api/v1/overview";

@@ -8,14 +8,16 @@ use jiff::Timestamp;
 use serde_json::Value;
 use stores::dead_letters::OTHER_KINDS;
 
-use super::client::{ApiClient, ApiError, ApiResult, path_with_query};
+use super::api;
+use super::api_error::{ApiError, ApiResult};
+use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render, render_page};
 use super::differences::Differences;
+use super::extractors::invalid_number_page;
 use super::formatting::{self, Moment, elapsed, number, percent};
 use super::live::parse_logged_source;
 use super::overview::{count_or_lower_bound, drift, lag, title};
-use super::query::Query;
-use super::{api, invalid_number_page};
+use super::query::{Query, path_with_query};
 use crate::http::Path;
 
 const OVERVIEW_PATH: &str = "/api/v1/overview";

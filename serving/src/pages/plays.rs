@@ -9,16 +9,18 @@ use jiff::{Timestamp, ToSpan};
 use schemas::time::Interval;
 use stores::names::NamedKind;
 
+use super::api;
+use super::api_error::{ApiError, ApiResult};
 use super::chart::Chart;
-use super::client::{ApiClient, ApiError, ApiResult, EntityNames, path_with_query};
+use super::client::{ApiClient, EntityNames};
 use super::components::{
     Choice, ExportLinks, PageContext, ProvenanceLabel, choices, kind_title, render_page,
     share_meter, tabs,
 };
+use super::extractors::Number;
 use super::formatting::{Change, Moment, key, number, percent};
-use super::query::Query;
+use super::query::{Query, path_with_query};
 use super::search::entity_path;
-use super::{Number, api};
 use crate::http::Caller;
 use crate::metric::parameter_name;
 

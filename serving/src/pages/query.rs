@@ -1,8 +1,10 @@
 //! Query parameters of a page, and links to pages with changed parameters.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
-use super::client::path_with_query;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 
 /// Query parameters of a page. The last of duplicate parameters counts, and empty ones count as
 /// missing, since forms send every field.
@@ -46,6 +48,29 @@ impl Query {
         let parameters = parameters.iter();
         let parameters = parameters.map(|(name, value)| (name.as_str(), Some(value.as_str())));
         path_with_query(page, &parameters.collect::<Vec<_>>())
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::parse(parts.uri.query()))
+    }
+}
+
+/// A path with the query parameters that have a value.
+pub(crate) fn path_with_query(base: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in parameters {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            query.append_pair(name, value);
+        }
+    }
+    let query = query.finish();
+    match query.is_empty() {
+        true => base.to_owned(),
+        false => format!("{base}?{query}"),
     }
 }
 

@@ -7,9 +7,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use stores::names::{NAME_CHARS_MAX, NamedKind};
 
-use super::client::{ApiClient, ApiError, ApiResult, EntityNames, path_with_query};
+use super::api_error::{ApiError, ApiResult};
+use super::client::{ApiClient, EntityNames};
 use super::components::{KINDS, PageContext, ProblemPage, render, render_page};
-use super::query::Query;
+use super::query::{Query, path_with_query};
 use crate::http::parse_integer;
 
 /// Maximum names on a page.

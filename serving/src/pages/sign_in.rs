@@ -14,12 +14,12 @@ use axum::response::{IntoResponse, Redirect, Response};
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
-use super::client::path_with_query;
 use super::components::{PageContext, render};
 use super::cookie::Cookie;
-use super::query::Query;
+use super::extractors::FORM_BYTES_MAX;
+use super::query::{Query, path_with_query};
 use super::signer::CookieSigner;
-use super::{FORM_BYTES_MAX, Pages};
+use super::state::Pages;
 use crate::http::{Caller, Problem, ProblemKind, body, with_timeout};
 
 /// Name of the cookie.

@@ -4,13 +4,14 @@ use bytes::Bytes;
 use jobs::board::{BoardSnapshot, RankedEntry, ReadError as BoardError};
 use jobs::{Board, Job};
 use schemas::key::KeyError;
-use schemas::seam::{Checkpoint, Offset, PartitionState};
+use schemas::seam::{Checkpoint, PartitionState};
 use stores::board_cache::{
     BoardCache, BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard,
 };
 use stores::live::LiveRead;
 
 use super::known::KnownBoard;
+use super::mismatch::SuspectedMismatch;
 use super::{Boards, StepOutcome};
 use crate::Result;
 use stored::boards::{NodesError, StoredNodes, load_boards};
@@ -19,16 +20,6 @@ use stored::boards::{NodesError, StoredNodes, load_boards};
 const ROWS: usize = 64;
 /// Step between compared positions. It is a prime, so that the positions spread over the board.
 const OFFSET_STRIDE: u64 = 7_919;
-
-/// A cached board that differed once.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct SuspectedMismatch {
-    id: String,
-    /// The root of the batch rows in that comparison.
-    root: Bytes,
-    /// The end of the log at that time.
-    log_end: Offset,
-}
 
 impl Boards {
     /// Compares some rows of one board, and drops it if they differ.

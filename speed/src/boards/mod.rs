@@ -8,6 +8,7 @@ mod check;
 mod fill;
 mod known;
 mod memory;
+mod mismatch;
 #[cfg(test)]
 mod tests;
 
@@ -28,9 +29,9 @@ use stores::board_cache::{
 };
 use stores::live::{PartitionId, States};
 
-use self::check::SuspectedMismatch;
 use self::fill::{BoardFill, FillRequest, FillStep};
 use self::known::{KnownBoard, KnownBoards};
+use self::mismatch::SuspectedMismatch;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Maximum requested boards. Readers request the others again.

@@ -10,7 +10,7 @@ use stores::outbox_publisher::OutboxPublisher;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::pause;
+use crate::pause::pause;
 use crate::{Error, Result};
 
 /// Attempts to publish if everything must be published.

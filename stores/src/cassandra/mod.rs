@@ -38,9 +38,10 @@ mod views;
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use scylla::statement::Consistency;
 
-use self::session::Cql;
+use self::session::{CheckedKeyspace, Cql};
 use crate::Result;
 use crate::namespace::Namespace;
 use crate::stores::ViewStores;
@@ -66,8 +67,12 @@ impl Cassandra {
     /// [`Self::open`] does.
     #[must_use]
     pub fn new(options: &CassandraOptions, namespace: &Namespace) -> Self {
+        let keyspace = CheckedKeyspace {
+            name: keyspace(namespace),
+            check: keyspace_diagnostics,
+        };
         Self {
-            cql: Arc::new(Cql::new(options, Some(keyspace(namespace)))),
+            cql: Arc::new(Cql::new(options, Some(keyspace))),
             options: options.clone(),
             namespace: namespace.clone(),
         }
@@ -210,13 +215,15 @@ fn keyspace(namespace: &Namespace) -> String {
 }
 
 /// Selects a keyspace for the session, and returns its problems.
-async fn keyspace_diagnostics(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
-    if !cql.use_keyspace(keyspace).await? {
-        return Ok(vec![format!(
-            "the keyspace {keyspace} does not exist; run `backstitch migrate`"
-        )]);
-    }
-    let mut diagnostics = migrations::diagnostics(cql, keyspace).await?;
-    diagnostics.extend(centers::consistency_problem(cql, keyspace).await?);
-    Ok(diagnostics)
+fn keyspace_diagnostics<'a>(cql: &'a Cql, keyspace: &'a str) -> BoxFuture<'a, Result<Vec<String>>> {
+    Box::pin(async move {
+        if !cql.use_keyspace(keyspace).await? {
+            return Ok(vec![format!(
+                "the keyspace {keyspace} does not exist; run `backstitch migrate`"
+            )]);
+        }
+        let mut diagnostics = migrations::diagnostics(cql, keyspace).await?;
+        diagnostics.extend(centers::consistency_problem(cql, keyspace).await?);
+        Ok(diagnostics)
+    })
 }

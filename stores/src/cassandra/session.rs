@@ -26,7 +26,6 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::CassandraOptions;
 use super::consistency::options_error;
-use super::keyspace_diagnostics;
 use super::limiter::{ConcurrencyLimiter, RequestOutcome};
 use crate::retry::RetryPolicy;
 use crate::shared::Shared;
@@ -61,12 +60,19 @@ impl CasOutcome {
     }
 }
 
+/// A keyspace, and the check that returns its problems when a session opens.
+#[derive(Debug)]
+pub(super) struct CheckedKeyspace {
+    pub(super) name: String,
+    pub(super) check: for<'a> fn(&'a Cql, &'a str) -> BoxFuture<'a, Result<Vec<String>>>,
+}
+
 /// A session that opens with the first request. After a failure, the next request tries again.
 #[derive(Debug)]
 pub(super) struct Cql {
     options: CassandraOptions,
-    /// The keyspace to use, which is checked when the session opens.
-    keyspace: Option<String>,
+    /// The keyspace to use.
+    keyspace: Option<CheckedKeyspace>,
     retry_policy: RetryPolicy,
     limiter: ConcurrencyLimiter,
     opened: OnceCell<Arc<OpenSession>>,
@@ -89,7 +95,7 @@ impl Cql {
         self.retry_policy.server()
     }
 
-    pub(super) fn new(options: &CassandraOptions, keyspace: Option<String>) -> Self {
+    pub(super) fn new(options: &CassandraOptions, keyspace: Option<CheckedKeyspace>) -> Self {
         let millis = Duration::from_millis;
         let request = millis(options.request_timeout_ms.max(1));
         let all = request.max(millis(options.retry_timeout_ms));
@@ -115,7 +121,7 @@ impl Cql {
                 return self.connect().await.map(Arc::new);
             };
             let unchecked = Self::new(&self.options, None);
-            let diagnostics = keyspace_diagnostics(&unchecked, keyspace).await?;
+            let diagnostics = (keyspace.check)(&unchecked, &keyspace.name).await?;
             match diagnostics.into_iter().next() {
                 None => Ok(Arc::clone(unchecked.opened().await?)),
                 Some(why) => Err(Error::broken(self.server(), why)),

@@ -23,6 +23,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
 
 use super::errors::classify_error;
+use crate::durable::sync_folder;
 use crate::{Error, Result};
 
 /// Folder of the lock files.
@@ -230,7 +231,7 @@ impl OpenFile {
             std::os::unix::fs::symlink(path.file_name().unwrap_or_default(), link)
                 .map_err(broken)?;
         }
-        super::sync_folder(folder);
+        sync_folder(folder);
         Ok(Self {
             spec,
             id: FileId::read(&path).map_err(broken)?,

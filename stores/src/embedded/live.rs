@@ -17,7 +17,8 @@ use async_trait::async_trait;
 use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, PartitionState};
 
 use super::db::{DatabaseSpec, Db, Upgrade};
-use super::live_write::{add_rows, bind_changes, delete_garbage, ensure_container, load, store};
+use super::live_state::{load, store};
+use super::live_write::{add_rows, bind_changes, delete_garbage, ensure_container};
 use super::{live_outbox, live_sums};
 use crate::Result;
 use crate::live::{Changes, LiveWrite, Outbox, PartitionId, StateTransition};

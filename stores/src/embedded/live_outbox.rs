@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::db::Db;
-use super::live_write::{StoredState, load};
+use super::live_state::{StoredState, load};
 use super::session::Session;
 use super::statement::to_stored;
 use crate::Result;

@@ -9,7 +9,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::db::Db;
-use super::live_write::load;
+use super::live_state::load;
 use super::session::Session;
 use super::statement::to_stored;
 use crate::Result;

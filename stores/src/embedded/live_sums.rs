@@ -8,7 +8,7 @@ use std::ops::Range;
 use schemas::seam::live_count::next_count;
 use schemas::source::Source;
 
-use super::live_write::StoredState;
+use super::live_state::StoredState;
 use super::session::Session;
 use super::statement::to_stored;
 use crate::Result;

@@ -30,6 +30,7 @@ mod live;
 mod live_outbox;
 mod live_read;
 mod live_scan;
+mod live_state;
 mod live_sums;
 mod live_write;
 mod log;
@@ -53,6 +54,7 @@ pub use records::SqliteRecords;
 pub use views::SqliteViews;
 
 use crate::archive::Archive;
+use crate::durable::sync_folder;
 use crate::sql::{ApiKeyStore, EntityStore};
 use crate::{Error, Result};
 
@@ -191,13 +193,5 @@ impl DataFolder {
     #[must_use]
     pub fn leases(&self) -> FileLeases {
         FileLeases::new(self.0.join(db::LOCKS))
-    }
-}
-
-/// Makes the names in a folder durable. A parent folder that cannot be opened is no error.
-fn sync_folder(folder: &Path) {
-    let result = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
-    if let Err(error) = result {
-        tracing::debug!(folder = %folder.display(), %error, "cannot sync a folder");
     }
 }

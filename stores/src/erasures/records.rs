@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Erasure, Key};
+use super::erasure::{Erasure, Key, hex};
 use crate::records::{
     Record, Records, RecordsRead, for_each, number_name, parse_number, to_value, update,
 };
@@ -92,28 +92,4 @@ fn from_record(record: Record) -> Result<Erasure> {
         number: record.number(SCOPE)?,
         ..record.parse(SCOPE)?
     })
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) mod hex {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(in super::super) fn serialize<S: Serializer, const N: usize>(
-        bytes: &[u8; N],
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-        to.serialize_str(&digits.collect::<String>())
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(
-        from: D,
-    ) -> Result<[u8; N], D::Error> {
-        let digits = String::deserialize(from)?;
-        let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-        let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
-        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-        bytes.ok_or_else(|| D::Error::custom(format!("expected {} hexadecimal digits", 2 * N)))
-    }
 }

@@ -18,11 +18,10 @@ use redis::Value;
 use uuid::Uuid;
 
 use super::errors;
-use super::live::RedisLive;
-use super::live_read::{Pairs, pairs};
-use super::live_write::Family;
+use super::live::{RedisLive, RepackQueue};
 use super::nodes::Request;
-use super::packed;
+use super::packed::{self, Family};
+use super::pairs::{Pairs, pairs};
 use super::record::{ContainerKind, PartitionKeys, Record, has_chunks};
 use crate::live::PartitionId;
 use crate::{Error, Result};
@@ -35,10 +34,6 @@ const CHUNKS_FIRST: usize = 32;
 const CHUNKS_LAST: usize = 16_384;
 /// Most chunks that are read before one apply.
 const CHUNKS_MAX: usize = 16_384;
-
-/// Groups to repack by container, each with its number of chunks. Zero means that its string is
-/// full.
-pub(super) type RepackQueue = HashMap<String, HashMap<Vec<u8>, usize>>;
 
 /// Container, group, and number of chunks.
 type RepackGroup = (String, Vec<u8>, usize);

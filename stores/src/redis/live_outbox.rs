@@ -9,9 +9,8 @@ use schemas::source::Source;
 
 use super::errors;
 use super::live::RedisLive;
-use super::live_write::STATE;
 use super::nodes::Request;
-use super::record::ContainerKind;
+use super::record::{ContainerKind, STATE};
 use super::script::{MEMBERS, OUTBOX, TAKE_OUT};
 use crate::Result;
 use crate::live::{LiveStatesBuilder, MembersQuery, Outbox, PartitionId, StatesSnapshot};

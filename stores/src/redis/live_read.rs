@@ -1,8 +1,7 @@
 //! Reads of partition states together with their deltas or live entries: one script for each
 //! partition state, all concurrently.
 
-use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::BTreeMap;
 
 use arrow::array::BinaryArray;
 use async_trait::async_trait;
@@ -13,11 +12,11 @@ use schemas::source::Source;
 
 use super::errors;
 use super::live::RedisLive;
+use super::live_groups::{GROUP_TRIES, GroupAddress};
 use super::live_scan::PageRequest;
-use super::live_write::STATE;
 use super::nodes::Request;
-use super::packed::{self, Sums, rows_of};
-use super::record::{ContainerKind, PartitionKeys, Record, has_chunks, view_number};
+use super::pairs::{Pairs, pairs, unpack_chunks, unpack_string};
+use super::record::{ContainerKind, Record, STATE, has_chunks, view_number};
 use super::script::READ;
 use crate::board_cache::BoardCacheRead;
 use crate::live::{
@@ -34,9 +33,6 @@ const READ_ROWS: usize = 50_000;
 /// Most rows of one group that are assembled from several answers.
 const GROUP_ROWS: usize = 1_000_000;
 
-/// Most times that a group is read again because it has changed during the read.
-pub(super) const GROUP_TRIES: usize = 8;
-
 /// A query for one group of a view.
 struct GroupQuery<'a> {
     view: &'a str,
@@ -48,20 +44,6 @@ struct GroupQuery<'a> {
     /// True if a finished live count replaces the entries. It is the same for all queries of a
     /// call.
     accepts_live_counts: bool,
-}
-
-/// Address of the rows of one group in one container.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GroupAddress<'a> {
-    pub(super) keys: &'a PartitionKeys,
-    pub(super) container: &'a str,
-    pub(super) group: &'a [u8],
-}
-
-impl GroupAddress<'_> {
-    fn key(&self) -> Vec<u8> {
-        self.keys.group(self.container, self.group)
-    }
 }
 
 /// First row key, and the row key before which the range ends.
@@ -105,23 +87,6 @@ impl LiveRow {
     }
 }
 
-/// Decodes the rows of one view from a shared string. Returns `None` if the string does not decode.
-pub(super) fn unpack_string(string: &[u8], view: usize) -> Option<Pairs> {
-    Some(encode_sums(rows_of(string, view)?))
-}
-
-/// Decodes the rows of chunks. Returns `None` if a chunk does not decode.
-pub(super) fn unpack_chunks(chunks: &Pairs) -> Option<Pairs> {
-    let chunks = chunks.iter().map(|(_, chunk)| chunk.as_slice());
-    Some(encode_sums(packed::summed(chunks)?))
-}
-
-fn encode_sums(sums: Sums<'_>) -> Pairs {
-    let sums = sums.into_iter();
-    let pairs = sums.map(|(row, sum)| (row.to_vec(), sum.to_string().into_bytes()));
-    pairs.collect()
-}
-
 /// Rows and record of one partition state, read at one moment.
 struct PartitionRows {
     /// The record's bytes.
@@ -143,14 +108,6 @@ struct LargeGroup {
     /// Number of fields in the hash.
     field_count: usize,
 }
-
-/// Rows in one page of a large group.
-const PAGE_ROWS: usize = 5_000;
-/// Chunks in one page of a large group.
-const PAGE_CHUNKS: usize = 200;
-
-/// First cursor of a scan, and the cursor that ends it.
-const FIRST_PAGE: &[u8] = b"0";
 
 impl RedisLive {
     async fn read_entries(
@@ -396,114 +353,6 @@ impl RedisLive {
         Ok(rows.into_iter().collect())
     }
 
-    /// Adds an increment to a row that may have others.
-    pub(super) fn add_row_part(
-        &self,
-        operation: &str,
-        rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
-        row: Vec<u8>,
-        part: Vec<u8>,
-    ) -> Result<()> {
-        let value = match rows.get(&row) {
-            Some(others) => self.sum(operation, others, &part)?,
-            None => part,
-        };
-        rows.insert(row, value);
-        Ok(())
-    }
-
-    /// Calls `keep` for every row of a group, in no order. A row that is in several chunks is
-    /// passed several times; its increments must be summed.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if there are fewer rows than expected. After a failover or restart, a
-    /// cursor has another meaning on the server.
-    pub(super) async fn for_each_row(
-        &self,
-        operation: &str,
-        address: GroupAddress<'_>,
-        expected: usize,
-        mut keep: impl FnMut(Vec<u8>, Vec<u8>) -> Result<()> + Send,
-    ) -> Result<()> {
-        // HSCAN may return a field twice. A hash collision makes one too few, and the group is read
-        // again.
-        let (hasher, mut field_hashes) = (RandomState::new(), HashSet::new());
-        let is_chunked = has_chunks(address.container);
-        let mut cursor = Some(FIRST_PAGE.to_vec());
-        while let Some(from) = cursor {
-            let (next, mut page) = self.read_row_page(operation, address, &from).await?;
-            page.retain(|(field, _)| field_hashes.insert(hasher.hash_one(field)));
-            if is_chunked {
-                let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-                page = unpack_chunks(&page).ok_or_else(unexpected)?;
-            }
-            for (row, value) in page {
-                keep(row, value)?;
-            }
-            cursor = next;
-        }
-        if field_hashes.len() >= expected {
-            return Ok(());
-        }
-        if is_chunked && self.field_count(operation, address).await? < expected {
-            // The chunks were merged meanwhile, so the record has changed; the caller detects that.
-            return Ok(());
-        }
-        let why = format!(
-            "a scan returned {} of {expected} rows of a group",
-            field_hashes.len()
-        );
-        Err(self.nodes.retry_policy.unavailable(operation, why))
-    }
-
-    /// Returns the number of fields in the hash of a group.
-    async fn field_count(&self, operation: &str, address: GroupAddress<'_>) -> Result<usize> {
-        let command = redis::cmd("HLEN").arg(address.key()).take();
-        match self
-            .send_one(operation, Request::command(address.keys, command))
-            .await?
-        {
-            Value::Int(fields) => Ok(usize::try_from(fields).unwrap_or(usize::MAX)),
-            _ => Err(errors::unexpected_answer(
-                &self.nodes.retry_policy,
-                operation,
-            )),
-        }
-    }
-
-    /// Reads a page of rows, and the cursor of the next page.
-    async fn read_row_page(
-        &self,
-        operation: &str,
-        address: GroupAddress<'_>,
-        cursor: &[u8],
-    ) -> Result<(Option<Vec<u8>>, Pairs)> {
-        let mut command = redis::cmd("HSCAN");
-        let fields = match has_chunks(address.container) {
-            true => PAGE_CHUNKS,
-            false => PAGE_ROWS,
-        };
-        command
-            .arg(address.key())
-            .arg(cursor)
-            .arg("COUNT")
-            .arg(fields);
-        let request = Request::command(address.keys, command);
-        let answer = self.send_one(operation, request).await?;
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let Value::Array(answer) = answer else {
-            return Err(unexpected());
-        };
-        let mut answer = answer.into_iter();
-        match (answer.next(), answer.next()) {
-            (Some(Value::BulkString(next)), Some(Value::Array(values))) => {
-                let next = (next != FIRST_PAGE).then_some(next);
-                Ok((next, pairs(values).ok_or_else(unexpected)?))
-            }
-            _ => Err(unexpected()),
-        }
-    }
-
     fn read_request(&self, partition_id: PartitionId, group_queries: &[GroupQuery<'_>]) -> Request {
         let kind = group_queries
             .first()
@@ -526,27 +375,6 @@ impl RedisLive {
             }
         }
         Request::script_on_keys(&self.keys(partition_id), &READ, arguments)
-    }
-
-    pub(super) fn record_from_answer(
-        &self,
-        operation: &str,
-        keys: &PartitionKeys,
-        answer: Option<Value>,
-    ) -> Result<Option<Record>> {
-        let Some(Value::BulkString(bytes)) = answer else {
-            return Err(errors::unexpected_answer(
-                &self.nodes.retry_policy,
-                operation,
-            ));
-        };
-        Ok(self.parse_snapshot(operation, keys, bytes.into())?.record)
-    }
-
-    pub(super) fn parse_count(&self, operation: &str, value: &[u8]) -> Result<i64> {
-        let text = std::str::from_utf8(value).ok();
-        text.and_then(|text| text.parse().ok())
-            .ok_or_else(|| errors::unexpected_answer(&self.nodes.retry_policy, operation))
     }
 }
 
@@ -705,22 +533,6 @@ impl LiveRead for RedisLive {
         };
         self.scan_state_page(partition_id, request).await
     }
-}
-
-/// Fields with their values.
-pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// Decodes alternating fields and values.
-pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
-    let mut pairs = Vec::with_capacity(values.len() / 2);
-    let mut values = values.into_iter();
-    while let Some(field) = values.next() {
-        let (Value::BulkString(field), Value::BulkString(value)) = (field, values.next()?) else {
-            return None;
-        };
-        pairs.push((field, value));
-    }
-    Some(pairs)
 }
 
 /// Deltas that match one query: partition, epoch, row, and count.

@@ -14,16 +14,16 @@ use schemas::seam::{Epoch, PartitionState};
 
 use super::errors;
 use super::live::RedisLive;
-use super::live_read::{GROUP_TRIES, GroupAddress, Pairs, pairs, unpack_chunks, unpack_string};
-use super::live_write::STATE;
+use super::live_groups::{GROUP_TRIES, GroupAddress};
 use super::nodes::Request;
-use super::record::{ContainerKind, PartitionKeys, Record, has_chunks, view_number};
+use super::pairs::{Pairs, pairs, unpack_chunks, unpack_string};
+use super::record::{ContainerKind, PartitionKeys, Record, STATE, has_chunks, view_number};
 use super::script::SCAN;
+use crate::Result;
 use crate::live::PartitionId;
 use crate::live_scan::{
     ScanKey, ScannedDeltas, ScannedStates, StateWithEpoch, deltas_page, states_page,
 };
-use crate::{Error, Result};
 
 /// Most groups of one container that one script returns.
 const SCAN_GROUPS: usize = 5_000;
@@ -152,22 +152,6 @@ impl RedisLive {
             rows.push((key, sum));
         }
         Ok(deltas_page(request.view, page.state, rows, page.is_last))
-    }
-
-    /// Sums two stored counts.
-    pub(super) fn sum(&self, operation: &str, one: &[u8], other: &[u8]) -> Result<Vec<u8>> {
-        let (one, other) = (
-            self.parse_count(operation, one)?,
-            self.parse_count(operation, other)?,
-        );
-        let sum = one.checked_add(other);
-        let sum = sum.ok_or_else(|| self.overflow_error(operation))?;
-        Ok(sum.to_string().into_bytes())
-    }
-
-    fn overflow_error(&self, operation: &str) -> Error {
-        let why = "a sum exceeds 64 bits; look for events with wrong amounts";
-        Error::broken(self.nodes.retry_policy.describe(operation), why)
     }
 
     /// Reads a page of live entries, the newest of each member.

@@ -1,36 +1,34 @@
-//! Changes of partition states: apply the rules of the seam to the record, then replace it by one
-//! script.
-//!
-//! A call whose outcome is unknown is repeated. Each new record has a unique mark, so reading the
-//! mark shows that the attempt succeeded. A late script finds another record and changes nothing.
-//! If another process has changed the partition state, the rules are applied again. Then a caller
-//! may get a checkpoint mismatch that its own earlier attempt caused; it refreshes, which is
-//! correct.
+//! Redis implementation of changes of live state: sorts and packs them into the arguments of scripts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::Array;
+use async_trait::async_trait;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use redis::Value;
+use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, PartitionState};
 
-use super::boards::board_arguments;
+use super::board_rows::board_arguments;
 use super::errors;
 use super::live::{RecordSnapshot, RedisLive};
 use super::live_chunks::{Chunks, RepackInput, rows_error};
 use super::nodes::Request;
-use super::packed::{self, FULL_BYTES, Groups};
-use super::record::{ContainerKind, PartitionKeys, Record};
+use super::packed::{self, FULL_BYTES, Family, Groups};
+use super::record::{ContainerKind, PartitionKeys, REMOVED, Record, STATE};
+use super::record_change::Decision;
 use super::script::{APPLY, CHANGE, COLLECT, Script};
-use crate::board_cache::CachedBoardChanges;
-use crate::live::{Changes, Deltas, PartitionId, States};
+use crate::board_cache::{BoardCache, CachedBoardChanges};
+use crate::live::{Changes, Deltas, LiveWrite, Outbox, PartitionId, StateTransition, States};
 use crate::live_count::{LiveCountChange, StoredLiveCount};
 use crate::{Error, Result};
 
-/// Most times that one attempt applies the rules again because another process has changed the
-/// record.
-const DECISIONS: usize = 16;
+/// Most live entries in one call. A script with more would block the server for tens of
+/// milliseconds.
+const STATES_MAX: usize = 10_000;
+/// Most deltas in one call. Deltas are packed, so they cost less than live entries.
+const DELTAS_MAX: usize = 40_000;
 
 /// Most rows of garbage that one script deletes.
 const GARBAGE_ROWS: usize = 2_000;
@@ -41,24 +39,9 @@ const ARGUMENTS_MAX: usize = 1_000_000;
 /// Larger changes are sorted on a blocking thread.
 const HEAVY_ROWS: usize = 2_000;
 
-/// Value of a removed member.
-pub(super) const REMOVED: &[u8] = b"0";
-pub(super) const STATE: u8 = b'1';
-
-/// Outcome of applying the rules of the seam to a record.
-pub(super) enum Decision<T> {
-    /// Keeps the record and returns the answer.
-    Keep(T),
-    /// Replaces the record, then returns the answer.
-    Replace(Box<Record>, T),
-    /// Replaces the record if the script's other conditions hold, and returns the first answer.
-    /// Otherwise nothing changes, and the second answer is returned.
-    ReplaceIf(Box<Record>, T, T),
-}
-
 /// Changes to one view, as script arguments.
 #[derive(Debug)]
-pub(super) struct ViewArguments {
+struct ViewArguments {
     view: String,
     kind: ContainerKind,
     groups: usize,
@@ -66,20 +49,10 @@ pub(super) struct ViewArguments {
     arguments: Vec<Bytes>,
 }
 
-/// Increments for the views that have the same group columns.
-#[derive(Debug)]
-pub(super) struct Family {
-    pub(super) name: String,
-    views: Vec<String>,
-    pub(super) groups: Groups,
-    /// True if an increment is too large to be packed.
-    is_long: bool,
-}
-
 /// Everything that a micro-batch changes besides the record.
 #[derive(Debug, Default)]
-pub(super) struct PreparedChanges {
-    pub(super) families: Vec<Family>,
+struct PreparedChanges {
+    families: Vec<Family>,
     /// Live entries.
     entries: Vec<ViewArguments>,
     /// Entries to append to the outbox.
@@ -90,125 +63,117 @@ pub(super) struct PreparedChanges {
     uncounted: Vec<(String, Bytes)>,
 }
 
-/// Records that were sent and may have been written, with their answers.
-type SentRecords<T> = Mutex<Vec<(Bytes, T)>>;
+#[async_trait]
+impl LiveWrite for RedisLive {
+    fn deltas_max(&self, partition_id: PartitionId) -> usize {
+        let snapshot = self.last_snapshot(partition_id);
+        let record = snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.record.as_ref());
+        match record.is_some_and(Record::has_unpackable) {
+            true => STATES_MAX,
+            false => DELTAS_MAX,
+        }
+    }
+
+    fn states_max(&self) -> usize {
+        STATES_MAX
+    }
+
+    fn board_cache(&self) -> Option<&dyn BoardCache> {
+        Some(self)
+    }
+
+    async fn apply(
+        &self,
+        partition_id: PartitionId,
+        expected: Checkpoint,
+        next: Cut,
+        views: &[&str],
+        changes: &Changes,
+    ) -> Result<Result<(), CheckpointMismatch>> {
+        let prepared = prepare_changes(changes).await?;
+        let decide = |record: Option<&Record>| {
+            let Some(record) = record else {
+                return Decision::Keep(Err(CheckpointMismatch { actual: None }));
+            };
+            let mut record = record.clone();
+            if !changes.states.is_empty() && record.boards_revision != changes.boards.revision {
+                let actual = Some(record.state.checkpoint());
+                return Decision::Keep(Err(CheckpointMismatch { actual }));
+            }
+            if let Err(mismatch) = record.state.apply(&expected, next, views) {
+                return Decision::Keep(Err(mismatch));
+            }
+            if changes.has_misrouted {
+                record.state.record_misrouted();
+            }
+            Decision::Replace(Box::new(record), Ok(()))
+        };
+        let keys = self.keys(partition_id);
+        let operation = "applying a micro-batch";
+        let repack = self
+            .read_repack_input(operation, partition_id, &prepared.families)
+            .await?;
+        let (no_repack, was_used) = (RepackInput::default(), AtomicBool::new(false));
+        let script =
+            |snapshot: &RecordSnapshot,
+             record: &mut Record,
+             applied: &std::result::Result<(), CheckpointMismatch>| match applied {
+                Ok(()) => {
+                    let is_current = repack.record_bytes == snapshot.bytes;
+                    was_used.store(is_current, Ordering::Relaxed);
+                    let repack = if is_current { &repack } else { &no_repack };
+                    build_apply_call(&keys, record, &prepared, repack)
+                }
+                Err(_) => Ok((&CHANGE, Vec::new())),
+            };
+        let applied = self.change(operation, partition_id, script, decide).await;
+        if !matches!(applied, Ok(Ok(()))) || !was_used.into_inner() {
+            self.requeue_repacks(partition_id, repack);
+        }
+        applied
+    }
+
+    async fn remove_published(&self, partition_id: PartitionId, outbox: &Outbox) -> Result<bool> {
+        self.remove_outbox_entries(partition_id, outbox).await
+    }
+
+    async fn update_state(
+        &self,
+        operation: &'static str,
+        partition_id: PartitionId,
+        rule: &StateTransition<'_>,
+    ) -> Result<Option<PartitionState>> {
+        let decide = |record: Option<&Record>| {
+            let current = record.map(|record| record.state.clone());
+            let Some(next) = rule(current.as_ref()) else {
+                return Decision::Keep(current);
+            };
+            let retained = |state: &PartitionState| (state.generation, state.oldest);
+            let next = match record {
+                None => Record::new(next),
+                // The same containers are retained, so none becomes garbage.
+                Some(record) if retained(&record.state) == retained(&next) => {
+                    let mut record = record.clone();
+                    record.state = next;
+                    record
+                }
+                Some(record) => record.with_state(next),
+            };
+            Decision::Replace(Box::new(next), current)
+        };
+        self.change_record(operation, partition_id, decide).await
+    }
+
+    async fn collect_garbage(&self, partition_id: PartitionId, limit: usize) -> Result<usize> {
+        self.delete_garbage(partition_id, limit).await
+    }
+}
 
 impl RedisLive {
-    /// Changes only the record of a partition state, as `decide` returns.
-    pub(super) async fn change_record<T: Clone + Send>(
-        &self,
-        operation: &str,
-        partition_id: PartitionId,
-        decide: impl Fn(Option<&Record>) -> Decision<T> + Sync,
-    ) -> Result<T> {
-        let change_only = |_: &RecordSnapshot, _: &mut Record, _: &T| Ok((&CHANGE, Vec::new()));
-        self.change(operation, partition_id, change_only, decide)
-            .await
-    }
-
-    /// Changes a partition state as `decide` returns, by the script and arguments that `script`
-    /// returns for the old and the new record.
-    pub(super) async fn change<T: Clone + Send>(
-        &self,
-        operation: &str,
-        partition_id: PartitionId,
-        script: impl Fn(&RecordSnapshot, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)>
-        + Sync,
-        decide: impl Fn(Option<&Record>) -> Decision<T> + Sync,
-    ) -> Result<T> {
-        let (keys, decide, script) = (self.keys(partition_id), &decide, &script);
-        let sent = &SentRecords::<T>::default();
-        let tries = || async {
-            self.try_change(operation, partition_id, &keys, script, decide, sent)
-                .await
-        };
-        self.nodes.retry_policy.retry(operation, tries).await
-    }
-
-    async fn try_change<T: Clone + Send>(
-        &self,
-        operation: &str,
-        partition_id: PartitionId,
-        keys: &PartitionKeys,
-        script: &(
-             impl Fn(&RecordSnapshot, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync
-         ),
-        decide: &(impl Fn(Option<&Record>) -> Decision<T> + Sync),
-        sent: &SentRecords<T>,
-    ) -> Result<T> {
-        let mut is_fresh = false;
-        let mut next = self.last_snapshot(partition_id);
-        for _ in 0..DECISIONS {
-            let snapshot = match next.take() {
-                Some(snapshot) => snapshot,
-                None => {
-                    is_fresh = true;
-                    Arc::new(self.load_record(operation, keys).await?)
-                }
-            };
-            if let Some(answer) = find_written(sent, &snapshot.bytes) {
-                self.remember(partition_id, Some(snapshot));
-                return Ok(answer);
-            }
-            let (mut record, answer, refusal) = match decide(snapshot.record.as_ref()) {
-                Decision::Keep(answer) if is_fresh => {
-                    self.remember(partition_id, Some(snapshot));
-                    return Ok(answer);
-                }
-                // The remembered record may be outdated.
-                Decision::Keep(_) => continue,
-                Decision::Replace(record, answer) => (record, answer, None),
-                Decision::ReplaceIf(record, answer, refusal) => (record, answer, Some(refusal)),
-            };
-            let (script, extra) = script(&snapshot, &mut record, &answer)?;
-            let bytes = Bytes::from(record.encode()?);
-            let records = [snapshot.bytes.clone(), bytes.clone()];
-            let arguments = records.into_iter().chain(extra).collect();
-            self.remember(partition_id, None);
-            record_sent(sent, &bytes, &answer);
-            let reply = self.run_script(operation, keys, script, arguments).await?;
-            let reported = match reply {
-                Value::Int(1) => Vec::new(),
-                Value::Int(0) => {
-                    let unexpected =
-                        || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-                    return refusal.ok_or_else(unexpected);
-                }
-                Value::Array(answer) if answer.first() == Some(&Value::Int(1)) => answer,
-                Value::BulkString(present) => {
-                    is_fresh = true;
-                    next = Some(Arc::new(self.parse_snapshot(
-                        operation,
-                        keys,
-                        present.into(),
-                    )?));
-                    continue;
-                }
-                _ => {
-                    return Err(errors::unexpected_answer(
-                        &self.nodes.retry_policy,
-                        operation,
-                    ));
-                }
-            };
-            self.queue_reported_groups(partition_id, &record, reported.into_iter().skip(1));
-            let record = Some(*record);
-            self.remember(
-                partition_id,
-                Some(Arc::new(RecordSnapshot { bytes, record })),
-            );
-            return Ok(answer);
-        }
-        let why = "other processes keep changing this partition state";
-        Err(self.nodes.retry_policy.unavailable(operation, why))
-    }
-
     /// Deletes rows of the containers that the record lists as garbage.
-    pub(super) async fn delete_garbage(
-        &self,
-        partition_id: PartitionId,
-        limit: usize,
-    ) -> Result<usize> {
+    async fn delete_garbage(&self, partition_id: PartitionId, limit: usize) -> Result<usize> {
         let operation = "deleting pruned live state";
         let keys = self.keys(partition_id);
         let retry_policy = &self.nodes.retry_policy;
@@ -252,7 +217,7 @@ impl RedisLive {
 }
 
 /// Returns the script that applies changes, and its arguments.
-pub(super) fn build_apply_call(
+fn build_apply_call(
     keys: &PartitionKeys,
     record: &mut Record,
     changes: &PreparedChanges,
@@ -444,19 +409,8 @@ fn uncounted(changes: &Changes) -> Vec<(String, Bytes)> {
     uncounted
 }
 
-fn find_written<T: Clone>(sent: &SentRecords<T>, present: &Bytes) -> Option<T> {
-    let sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut matching = sent.iter().filter(|(bytes, _)| bytes == present);
-    matching.next().map(|(_, answer)| answer.clone())
-}
-
-fn record_sent<T: Clone>(sent: &SentRecords<T>, bytes: &Bytes, answer: &T) {
-    let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-    sent.push((bytes.clone(), answer.clone()));
-}
-
 /// Sorts changes by group and encodes them as script arguments.
-pub(super) async fn prepare_changes(changes: &Changes) -> Result<PreparedChanges> {
+async fn prepare_changes(changes: &Changes) -> Result<PreparedChanges> {
     let (families, entries) = if changes.rows() < HEAVY_ROWS {
         split_changes(changes)?
     } else {

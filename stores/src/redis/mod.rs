@@ -28,19 +28,24 @@
 //! `docs/internals/live-state.md` lists the rights that a user needs and the requirements on the
 //! server.
 
+mod board_rows;
 mod boards;
+mod check;
 mod connection;
 mod errors;
 mod info;
 mod live;
 mod live_chunks;
+mod live_groups;
 mod live_outbox;
 mod live_read;
 mod live_scan;
 mod live_write;
 mod nodes;
 mod packed;
+mod pairs;
 mod record;
+mod record_change;
 mod script;
 
 pub use live::RedisLive;

@@ -213,6 +213,16 @@ impl Groups {
     }
 }
 
+/// Increments for the views that have the same group columns.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) name: String,
+    pub(super) views: Vec<String>,
+    pub(super) groups: Groups,
+    /// True if an increment is too large to be packed.
+    pub(super) is_long: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -23,6 +23,11 @@ const FORMAT: u32 = 6;
 /// Formats that can be read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
+/// Value of a removed member.
+pub(super) const REMOVED: &[u8] = b"0";
+/// First byte of the value of a live entry.
+pub(super) const STATE: u8 = b'1';
+
 /// Contents of a container: the deltas or entries of one generation, epoch and view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContainerKind {

@@ -460,10 +460,6 @@ pub(crate) async fn decide(
     }
 }
 
-pub(super) fn bounded(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
-}
-
 /// Returns the applications with connected athletes, ascending. `ids` fit into one statement.
 async fn with_connected_athletes(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<i64>> {
     if ids.is_empty() {

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
-use super::admin::bounded;
-use super::connection::Value;
-use super::database::{Database, sql_call};
+use super::connection::{Value, bounded};
+use super::database::Database;
 use super::keys::KEYS;
+use super::pooled_connection::sql_call;
 use super::{keys, sqlite};
 use crate::Result;
 use crate::keys::{AdminAction, ApiKey, ApiKeyRecord, Keys, RotateOutcome};

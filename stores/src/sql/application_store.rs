@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::admin::{REQUESTS, USAGES, bounded};
-use super::connection::{FromSqlRow, Value, ascending};
-use super::database::sql_call;
+use super::admin::{REQUESTS, USAGES};
+use super::connection::{FromSqlRow, IDS_PER_STATEMENT, Value, ascending, bounded};
 use super::entity_store::EntityStore;
 use super::notices::NOTICES;
+use super::pooled_connection::sql_call;
 use super::recounts::COUNTABLES;
-use super::{admin, expiry, notices, outbox, recounts};
+use super::{admin, expiry, notices, recounts};
 use crate::Result;
 use crate::admin::{
     ApplicationChange, ApplicationUsage, AuditContext, AuditEntry, CapacityRequest,
@@ -41,7 +41,7 @@ impl EntityStore {
     ) -> Result<Vec<T>> {
         let statement = format!("{select} WHERE p.id IN ? ORDER BY p.id");
         let mut found = Vec::with_capacity(ids.len());
-        for ids in ascending(ids.iter().copied()).chunks(outbox::IDS_PER_STATEMENT) {
+        for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
             let values = [Value::Ints(ids)];
             found.extend(
                 self.database
@@ -276,7 +276,7 @@ impl RecordExpiry for EntityStore {
         limit: usize,
     ) -> Result<u64> {
         // More ids do not fit into one statement.
-        let limit = limit.min(outbox::IDS_PER_STATEMENT);
+        let limit = limit.min(IDS_PER_STATEMENT);
         let call = sql_call!(connection => expiry::delete(connection, kind, before_ms, limit));
         self.database.write(expiry::DELETING, call).await
     }
@@ -304,7 +304,7 @@ impl Recounts for EntityStore {
     async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
         let ids = ascending(application_ids.iter().copied());
         let mut found = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(outbox::IDS_PER_STATEMENT) {
+        for ids in ids.chunks(IDS_PER_STATEMENT) {
             let operation = "recounting the athletes of applications";
             let draw = sql_call!(connection => recounts::draw_tickets(connection, ids));
             let tickets = &self.database.write(operation, draw).await?;

@@ -16,13 +16,14 @@ use schemas::entities::{
 
 use super::admin;
 use super::connect::lock_counters;
-use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
+use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
 use super::decide::{ChangedAthletes, KnownRow, RowsToWrite, Versioned, VisibleAthlete};
 use super::decode::GroupedSource;
 use super::deleted_athletes;
-use super::outbox::{IDS_PER_STATEMENT, Touched, enqueue_notifications, lock_athletes};
-use super::rows::{Conflict, Rows, write};
+use super::outbox::{Touched, enqueue_notifications, lock_athletes};
+use super::rows::{Conflict, Rows};
 use super::sqlite;
+use super::write::write;
 use crate::entities::ApplyOutcome;
 
 /// Rows grouped by kind, in their order. Kinds whose rows may be rejected include each row's index.

@@ -11,16 +11,17 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use tokio::time::timeout;
 
-use super::SqlServer;
-use super::connection::{OwnedConnection, Sql, SqlConnection, with_timeout};
-use super::database::{ConnectionPurpose, sql_call};
-use super::errors::{ErrorClass, classify};
+use super::connection::{ConnectionPurpose, OwnedConnection, Sql, SqlConnection, with_timeout};
+use super::error_class::ErrorClass;
+use super::errors::classify;
 #[cfg(feature = "mysql")]
 use super::mysql;
+use super::pooled_connection::sql_call;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::server::Server;
-use super::{counters, view_columns};
+use super::{SqlOptions, SqlServer, counters, migration, view_columns};
+use crate::namespace::Namespace;
 use crate::{Error, Result};
 
 /// Migrations of large tables may take long.
@@ -75,7 +76,7 @@ const TABLES: [(&str, &str, &str); 17] = [
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
-    let files: &'static [super::Migration] = match server {
+    let files: &'static [migration::Migration] = match server {
         #[cfg(feature = "postgres")]
         SqlServer::Postgres => postgres::MIGRATIONS,
         #[cfg(feature = "mysql")]
@@ -84,7 +85,7 @@ fn migrations(server: SqlServer) -> Vec<Migration> {
         _ => &[],
     };
     let numbered = (1..).zip(files);
-    let migration = |(number, (name, text)): (i64, &super::Migration)| {
+    let migration = |(number, (name, text)): (i64, &migration::Migration)| {
         let (name, text) = (Cow::Borrowed(*name), text.into_sql_str());
         Migration::new(number, name, MigrationType::Simple, text, false)
     };
@@ -127,8 +128,15 @@ fn schema_problem(known: &[Migration], applied: &[AppliedRow]) -> Option<String>
     None
 }
 
+/// Connects to a server, and checks that its schema has the version of this program.
+pub(crate) async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<Server> {
+    let mut server = Server::new(options, namespace)?;
+    server.views = check_usable(&server).await?;
+    Ok(server)
+}
+
 /// Checks that the schema is usable, and returns the tables that are views.
-pub(crate) async fn check_usable(server: &Server) -> Result<BTreeSet<String>> {
+async fn check_usable(server: &Server) -> Result<BTreeSet<String>> {
     let known = migrations(server.options.server);
     let (applied, views, problems) = server
         .read(OPENING, sql_call!(connection => read_state(connection)))

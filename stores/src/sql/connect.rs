@@ -6,9 +6,10 @@
 
 use schemas::entities::{Application, Authorization, Group};
 
-use super::connection::{Sql, SqlConnection, Value, ascending};
-use super::outbox::{IDS_PER_STATEMENT, Touched, enqueue_notifications};
-use super::rows::{Conflict, Rows, write};
+use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
+use super::outbox::{Touched, enqueue_notifications};
+use super::rows::{Conflict, Rows};
+use super::write::write;
 use crate::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
 
 pub(super) const US_PER_MS: i64 = 1000;

@@ -17,6 +17,9 @@ use sqlx::{PgConnection, postgres::PgArguments, postgres::PgRow};
 
 pub(crate) type Sql<T> = Result<T, sqlx::Error>;
 
+/// Upper limit of the ids of a statement.
+pub(crate) const IDS_PER_STATEMENT: usize = 8192;
+
 /// The error for a stored value that cannot be decoded.
 pub(crate) fn decode_error(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
     sqlx::Error::Decode(why.into())
@@ -352,10 +355,26 @@ pub(crate) fn ascending<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     values
 }
 
+/// Converts a limit to a value of a statement.
+pub(crate) fn bounded(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
 /// Formats integers as a JSON array: one parameter for SQLite's `json_each`.
 pub(crate) fn json_array(numbers: impl Iterator<Item = i64>) -> String {
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     format!("[{}]", numbers.join(","))
+}
+
+/// The purpose of a connection, which determines its timeouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectionPurpose {
+    /// Short calls.
+    Calls,
+    /// One call that may take long, such as a dump.
+    Dump,
+    /// Creating tables, while the schema may be missing.
+    Migrate,
 }
 
 /// An owned connection to a server. Dropping it closes it, and the server rolls back an open transaction.

@@ -13,30 +13,17 @@ use tokio::sync::OnceCell;
 #[cfg(feature = "sql")]
 use super::SqlOptions;
 #[cfg(feature = "sql")]
-use super::connection::OwnedConnection;
-use super::connection::{FromSqlRow, Sql, SqlConnection, Value};
+use super::check;
 #[cfg(feature = "sql")]
-use super::server::{Server, ServerConnection};
-use crate::embedded::db::{DatabaseSpec, Db, OpenFile, Reader, Writer};
+use super::connection::{ConnectionPurpose, OwnedConnection};
+use super::connection::{FromSqlRow, Sql, SqlConnection, Value};
+use super::pooled_connection::{PooledConnection, sql_call};
+#[cfg(feature = "sql")]
+use super::server::Server;
+use crate::embedded::db::{DatabaseSpec, Db, OpenFile};
 #[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 use crate::{Error, Result};
-
-/// A call on a connection: `sql_call!(connection => call(connection, …))`. The closure takes the pooled connection and returns
-/// it with the outcome.
-macro_rules! sql_call {
-    ($connection:ident => $call:expr) => {
-        |mut pooled: $crate::sql::database::PooledConnection| async move {
-            let outcome = {
-                let $connection = &mut pooled.borrow();
-                $call.await
-            };
-            (pooled, outcome)
-        }
-    };
-}
-
-pub(crate) use sql_call;
 
 /// A database. The first call connects to a server.
 #[derive(Debug)]
@@ -48,17 +35,6 @@ pub(crate) enum Database {
         opened: OnceCell<Arc<Server>>,
     },
     File(Db),
-}
-
-/// The purpose of a connection, which determines its timeouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectionPurpose {
-    /// Short calls.
-    Calls,
-    /// One call that may take long, such as a dump.
-    Dump,
-    /// Creating tables, while the schema may be missing.
-    Migrate,
 }
 
 impl Database {
@@ -88,7 +64,7 @@ impl Database {
                 namespace,
                 opened,
             } => {
-                let open = || async { Server::open(options, namespace).await.map(Arc::new) };
+                let open = || async { check::open(options, namespace).await.map(Arc::new) };
                 let server = opened.get_or_try_init(open).await?;
                 Ok(OpenDatabase::Server(Arc::clone(server)))
             }
@@ -221,26 +197,5 @@ impl DedicatedConnection {
             Self::Server(connection) => connection.borrow(),
             Self::File(connection) => SqlConnection::Sqlite(connection),
         }
-    }
-}
-
-/// A pooled connection while a call uses it.
-#[derive(Debug)]
-pub(crate) enum PooledConnection {
-    #[cfg(feature = "sql")]
-    Server(ServerConnection),
-    Reader(Reader),
-    Writer(Writer),
-}
-
-impl PooledConnection {
-    pub(crate) fn borrow(&mut self) -> SqlConnection<'_> {
-        let connection: &mut SqliteConnection = match self {
-            #[cfg(feature = "sql")]
-            Self::Server(connection) => return connection.borrow(),
-            Self::Reader(connection) => connection,
-            Self::Writer(connection) => connection,
-        };
-        SqlConnection::Sqlite(connection)
     }
 }

@@ -9,21 +9,19 @@
 //! before its outbox row is deleted, the pair in the statement that deletes its notification. The later one sees the other.
 //!
 //! The recheck never waits for a counter. A pair whose counter is locked stays unchanged, and so does the athlete's row in the
-//! outbox (source [`SOURCE`]), until a later recheck.
+//! outbox (source [`RECHECK_SOURCE`]), until a later recheck.
 
 use schemas::entities::Group;
 use schemas::source::Source;
 
-use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
+use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
 #[cfg(feature = "mysql")]
 use super::connection::{FromSqlRow, SqlRow};
-use super::outbox::{IDS_PER_STATEMENT, Touched, enqueue_notifications, lock_athlete_rows};
+use super::outbox::{RECHECK_SOURCE, Touched, enqueue_notifications, lock_athlete_rows};
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::rows::{Conflict, Rows, write};
-
-/// The outbox source of athletes whose pairs are to be rechecked.
-pub(crate) const SOURCE: &str = "connections";
+use super::rows::{Conflict, Rows};
+use super::write::write;
 
 /// The condition that a pair `c` differs from its athlete `t`.
 const DIFFERS: &str = "c.is_away <> (t.is_deleted IS TRUE)";
@@ -150,7 +148,7 @@ pub(crate) async fn update_written_athletes(
     for athletes in deleted_or_restored.chunks(IDS_PER_STATEMENT) {
         let statement = format!(
             "INSERT INTO outbox (source, group_key, member, made_at_ms)
-             SELECT '{SOURCE}', 0, id, CAST(? AS SIGNED) FROM athletes WHERE id IN ?"
+             SELECT '{RECHECK_SOURCE}', 0, id, CAST(? AS SIGNED) FROM athletes WHERE id IN ?"
         );
         let values = [Value::Int(now_ms), Value::Ints(athletes)];
         connection.execute(&statement, &values).await?;
@@ -167,7 +165,7 @@ pub(crate) async fn enqueue_recheck(
     let statement =
         "INSERT INTO outbox (source, group_key, member, made_at_ms) VALUES (?, 0, ?, ?)";
     let values = [
-        Value::Text(SOURCE),
+        Value::Text(RECHECK_SOURCE),
         Value::Int(athlete_id),
         Value::Int(now_ms),
     ];
@@ -210,7 +208,7 @@ pub(crate) async fn recheck(
     newest: i64,
     is_view: bool,
 ) -> Sql<Option<i64>> {
-    let found = lock_athlete_rows(connection, SOURCE, from, newest).await?;
+    let found = lock_athlete_rows(connection, RECHECK_SOURCE, from, newest).await?;
     let Some(made_at_ms) = found.made_at_ms() else {
         return Ok(found.next);
     };
@@ -249,12 +247,20 @@ pub(crate) async fn recheck(
     Ok(found.next)
 }
 
-/// Deletes notifications from the outbox; `ids` fit into one statement. If a pair differs from its athlete, the athlete enters the
+/// Deletes notifications from the outbox, in the order of their numbers. If a pair differs from its athlete, the athlete enters the
 /// outbox instead.
 pub(crate) async fn remove_notifications(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
 ) -> Sql<()> {
+    for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
+        remove_chunk(connection, ids).await?;
+    }
+    Ok(())
+}
+
+/// [`remove_notifications`] whose numbers fit into one statement.
+async fn remove_chunk(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<()> {
     let (values, source) = ([Value::Ints(ids)], Source::Authorizations);
     if connection.dialect() == Dialect::Postgres {
         // The limits make the planner use the indexes, regardless of the number of rows that it estimates.
@@ -262,7 +268,7 @@ pub(crate) async fn remove_notifications(
             "WITH removed AS (DELETE FROM outbox WHERE id IN ?
                  RETURNING source, group_key, member, made_at_ms)
              INSERT INTO outbox (source, group_key, member, made_at_ms)
-             SELECT '{SOURCE}', 0, o.member, o.made_at_ms FROM removed o
+             SELECT '{RECHECK_SOURCE}', 0, o.member, o.made_at_ms FROM removed o
              CROSS JOIN LATERAL (SELECT p.is_away FROM connections p
                  WHERE p.application_id = o.group_key AND p.athlete_id = o.member LIMIT 1) c
              LEFT JOIN LATERAL (SELECT a.is_deleted FROM athletes a
@@ -274,7 +280,7 @@ pub(crate) async fn remove_notifications(
     if connection.dialect() == Dialect::MySql {
         let statement = format!(
             "INSERT INTO outbox (source, group_key, member, made_at_ms)
-             SELECT '{SOURCE}', 0, o.member, o.made_at_ms FROM outbox o
+             SELECT '{RECHECK_SOURCE}', 0, o.member, o.made_at_ms FROM outbox o
              JOIN connections c ON c.application_id = o.group_key AND c.athlete_id = o.member
              LEFT JOIN athletes t ON t.id = o.member
              WHERE o.id IN ? AND o.source = '{source}' AND {DIFFERS}"

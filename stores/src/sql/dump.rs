@@ -10,7 +10,6 @@
 //! Dropping the stream ends the dump's connections and tasks. Each batch has a deadline; the dump as a whole has none.
 
 use std::sync::Arc;
-use std::vec;
 
 use arrow::array::RecordBatch;
 use futures::stream::BoxStream;
@@ -18,9 +17,9 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
-use super::connection::{OwnedConnection, Sql};
-use super::database::ConnectionPurpose;
-use super::decode::{DecodeRow, GroupedSource, RowBuilder};
+use super::connection::{ConnectionPurpose, OwnedConnection, Sql};
+use super::decode::{GroupedSource, RowBuilder};
+use super::dump_parts::{DumpSnapshot, Part, PartItem, PartSink, Parts};
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
@@ -37,92 +36,7 @@ const BUFFERED_BATCHES_MAX: usize = 64;
 /// The batches that a part buffers if only one connection reads.
 const BUFFERED_BATCHES_SEQUENTIAL: usize = 2;
 
-/// Upper limit of the keys of a part.
-pub(crate) const KEYS_PER_PART: usize = 2048;
-
 const OPERATION: &str = "dumping rows";
-
-/// The rows that one statement of a dump reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// A range of keys; `None` is no bound.
-    Range {
-        from: Option<i64>,
-        before: Option<i64>,
-    },
-    /// A list of ascending keys.
-    Keys(Vec<i64>),
-}
-
-pub(crate) const ALL_KEYS: Part = Part::Range {
-    from: None,
-    before: None,
-};
-
-/// The parts that no connection has started.
-#[derive(Debug)]
-pub(crate) enum Parts {
-    /// A list of parts.
-    List(vec::IntoIter<Part>),
-    /// Ranges of `rows` rows or of one key, from the key `from` on, or from the first key. The end of each range is looked up
-    /// in the index when the range starts.
-    Scan { from: Option<i64>, rows: u64 },
-}
-
-impl Parts {
-    pub(crate) fn from_list(parts: Vec<Part>) -> Self {
-        Self::List(parts.into_iter())
-    }
-
-    /// The number of connections that the parts can use, at most `max`.
-    pub(crate) fn connections(&self, max: u32) -> usize {
-        let max = usize::try_from(max).unwrap_or(usize::MAX).max(1);
-        match self {
-            Self::List(parts) => max.min(parts.len()),
-            Self::Scan { .. } => max,
-        }
-    }
-
-    async fn next(
-        &mut self,
-        connection: &mut OwnedConnection,
-        source: GroupedSource,
-        timeout_ms: u64,
-    ) -> Sql<Option<Part>> {
-        let (from, rows) = match self {
-            Self::List(parts) => return Ok(parts.next()),
-            Self::Scan { from, rows } => (*from, *rows),
-        };
-        let next = match connection {
-            #[cfg(feature = "postgres")]
-            OwnedConnection::Postgres(connection) => {
-                postgres::dump::key_after(connection, source, from, rows, timeout_ms).await?
-            }
-            #[cfg(feature = "mysql")]
-            OwnedConnection::MySql(connection) => {
-                mysql::dump::key_after(connection, source, from, rows, timeout_ms).await?
-            }
-        };
-        // A key with more rows than a part is a part by itself.
-        let before = match next {
-            Some(next) if Some(next) == from => next.checked_add(1),
-            next => next,
-        };
-        *self = match before {
-            Some(_) => Self::Scan { from: before, rows },
-            None => Self::from_list(Vec::new()),
-        };
-        Ok(Some(Part::Range { from, before }))
-    }
-}
-
-/// The snapshot of a dump, and its parts.
-#[derive(Debug)]
-pub(crate) struct DumpSnapshot {
-    /// Connections that see the snapshot.
-    pub(crate) connections: Vec<OwnedConnection>,
-    pub(crate) parts: Parts,
-}
 
 /// Starts a dump of the present rows. `keys` ascend, each once.
 pub(crate) async fn dump(
@@ -175,9 +89,6 @@ pub(crate) async fn dump(
     Ok(task_stream(receiver, tasks, OPERATION))
 }
 
-/// A batch of a part, or `None` at its end. A part whose channel closes without the end was aborted.
-type PartItem = Result<Option<RecordBatch>>;
-
 /// The parts that no connection has started, and the channel that receives the started ones in their order.
 #[derive(Debug)]
 struct RemainingParts {
@@ -222,9 +133,8 @@ impl PartReader {
     async fn start_part(&mut self) -> Option<(Sql<Part>, Sender<PartItem>)> {
         let timeout_ms = self.server.options.dump_timeout_ms;
         let mut remaining = self.remaining.lock().await;
-        let next = remaining
-            .parts
-            .next(&mut self.connection, self.source, timeout_ms);
+        let parts = &mut remaining.parts;
+        let next = next_part(parts, &mut self.connection, self.source, timeout_ms);
         let part = next.await.transpose()?;
         let (sender, receiver) = mpsc::channel(self.buffered_batches);
         remaining.order.send(receiver).await.ok()?;
@@ -261,6 +171,39 @@ impl PartReader {
     }
 }
 
+/// Returns the next part, if there is one. Looks up its end in the index if necessary.
+async fn next_part(
+    parts: &mut Parts,
+    connection: &mut OwnedConnection,
+    source: GroupedSource,
+    timeout_ms: u64,
+) -> Sql<Option<Part>> {
+    let (from, rows) = match parts {
+        Parts::List(list) => return Ok(list.next()),
+        Parts::Scan { from, rows } => (*from, *rows),
+    };
+    let next = match connection {
+        #[cfg(feature = "postgres")]
+        OwnedConnection::Postgres(connection) => {
+            postgres::dump::key_after(connection, source, from, rows, timeout_ms).await?
+        }
+        #[cfg(feature = "mysql")]
+        OwnedConnection::MySql(connection) => {
+            mysql::dump::key_after(connection, source, from, rows, timeout_ms).await?
+        }
+    };
+    // A key with more rows than a part is a part by itself.
+    let before = match next {
+        Some(next) if Some(next) == from => next.checked_add(1),
+        next => next,
+    };
+    *parts = match before {
+        Some(_) => Parts::Scan { from: before, rows },
+        None => Parts::from_list(Vec::new()),
+    };
+    Ok(Some(Part::Range { from, before }))
+}
+
 /// Forwards the batches of one part after the other.
 async fn forward_in_order(
     mut parts: Receiver<Receiver<PartItem>>,
@@ -282,32 +225,5 @@ async fn forward_in_order(
                 return;
             }
         }
-    }
-}
-
-/// Sends the rows of a part as batches.
-#[derive(Debug)]
-pub(crate) struct PartSink {
-    batch_rows: usize,
-    columns: RowBuilder,
-    sender: Sender<PartItem>,
-}
-
-impl PartSink {
-    /// Adds a row. Returns false if the stream was dropped, so that no more rows are needed.
-    pub(crate) async fn push(&mut self, row: &(impl DecodeRow + Sync)) -> Sql<bool> {
-        self.columns.push(row)?;
-        if self.columns.len() < self.batch_rows {
-            return Ok(true);
-        }
-        self.flush().await
-    }
-
-    async fn flush(&mut self) -> Sql<bool> {
-        if self.columns.len() == 0 {
-            return Ok(true);
-        }
-        let batch = self.columns.finish()?;
-        Ok(self.sender.send(Ok(Some(batch))).await.is_ok())
     }
 }

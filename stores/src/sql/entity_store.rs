@@ -13,18 +13,20 @@ use schemas::source::Source;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
-use super::admin::bounded;
 use super::connect::{APPLICATIONS, lock_counters};
-use super::connection::{Sql, SqlConnection, Value, ascending};
-use super::database::{Database, OpenDatabase, sql_call};
+use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending, bounded};
+use super::database::{Database, OpenDatabase};
 use super::decode::GroupedSource;
 use super::erasure_filter::{ErasedAthletes, ErasureFilter};
 #[cfg(feature = "mysql")]
 use super::mysql;
-use super::outbox::{Touched, enqueue_notifications, lock_athletes};
+use super::outbox::{RECHECK_SOURCE, Touched, enqueue_notifications, lock_athletes};
+use super::pooled_connection::sql_call;
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::{apply, connect, deleted_athletes, erase, names, outbox, sqlite, user_query, versions};
+use super::{
+    apply, connect, deleted_athletes, erase, names, outbox, sqlite, tables, user_query, versions,
+};
 #[cfg(feature = "sql")]
 use super::{check, dump, server::Server};
 use crate::Result;
@@ -267,7 +269,7 @@ impl EntityStore {
             // A slow table of the app must not delay other sources.
             return Ok(());
         }
-        if let Some(newest) = newest(deleted_athletes::SOURCE).await? {
+        if let Some(newest) = newest(RECHECK_SOURCE).await? {
             let mut from = Some(i64::MIN);
             while let Some(next) = from {
                 let call = sql_call!(connection =>
@@ -347,7 +349,7 @@ impl EntityWrite for EntityStore {
         }
         let database = self.database.open().await?;
         for row in &*remaining {
-            database.check_writable(versions::table(row).name)?;
+            database.check_writable(tables::table(row).name)?;
             // An athlete's row also changes the table of disqualified athletes, and is applied as a whole.
             if matches!(row, Entity::Athlete(_)) {
                 database.check_writable("disqualified")?;
@@ -418,7 +420,7 @@ impl EntityWrite for EntityStore {
         if ids.is_empty() {
             return Ok(());
         }
-        let call = sql_call!(connection => outbox::remove(connection, ids));
+        let call = sql_call!(connection => deleted_athletes::remove_notifications(connection, ids));
         let operation = "deleting notifications from the outbox";
         self.database.write(operation, call).await
     }
@@ -446,7 +448,7 @@ impl EntityErase for EntityStore {
         let database = self.database.open().await?;
         let mut dedicated = database.connect(erase::FINDING).await?;
         let connection = &mut dedicated.borrow();
-        let limit = limit.min(outbox::IDS_PER_STATEMENT);
+        let limit = limit.min(IDS_PER_STATEMENT);
         for table in erase::tables(connection.dialect()) {
             if database.is_view(table.name) {
                 continue;
@@ -504,7 +506,7 @@ impl EntityErase for EntityStore {
             let values = [group.key, group.member].map(Value::Int);
             let rows = self.database.fetch_all(erase::FINDING, &statement, &values);
             let rows: &Vec<(i64, i64)> = &rows.await?;
-            for rows in rows.chunks(outbox::IDS_PER_STATEMENT) {
+            for rows in rows.chunks(IDS_PER_STATEMENT) {
                 let athlete_id = group.member;
                 let call = sql_call!(connection =>
                     erase_some(connection, table, athlete_id, rows, None));

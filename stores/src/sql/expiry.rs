@@ -1,7 +1,6 @@
 //! Statements that count and delete expired records.
 
-use super::admin::bounded;
-use super::connection::{Sql, SqlConnection, Value};
+use super::connection::{Sql, SqlConnection, Value, bounded};
 use crate::expiry::ExpiringRecords;
 
 pub(crate) const COUNTING: &str = "counting expired records";

@@ -16,6 +16,8 @@ mod application_store;
 mod apply;
 #[cfg(feature = "sql")]
 mod check;
+#[cfg(feature = "sql")]
+mod column_kind;
 mod connect;
 mod connection;
 #[cfg(feature = "sql")]
@@ -26,18 +28,26 @@ mod decode;
 mod deleted_athletes;
 #[cfg(feature = "sql")]
 mod dump;
+#[cfg(feature = "sql")]
+mod dump_parts;
 mod entity_store;
 mod erase;
 mod erasure_filter;
 #[cfg(feature = "sql")]
+mod error_class;
+#[cfg(feature = "sql")]
 mod errors;
 mod expiry;
 mod keys;
+#[cfg(feature = "sql")]
+mod migration;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
 mod notices;
 mod outbox;
+mod outbox_row;
+mod pooled_connection;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod recounts;
@@ -45,31 +55,13 @@ mod rows;
 #[cfg(feature = "sql")]
 mod server;
 mod sqlite;
+mod tables;
 mod task_stream;
 mod user_query;
 mod versions;
 #[cfg(feature = "sql")]
 mod view_columns;
-
-#[cfg(feature = "sql")]
-use database::ConnectionPurpose;
-#[cfg(feature = "sql")]
-use errors::ErrorClass;
-
-/// A migration: its file name and its statements.
-#[cfg(feature = "sql")]
-type Migration = (&'static str, &'static str);
-
-/// Includes the migrations of a dialect by their file names.
-#[cfg(feature = "sql")]
-macro_rules! migrations {
-    ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("migrations/", $name, ".sql")))),+]
-    };
-}
-
-#[cfg(feature = "sql")]
-use migrations;
+mod write;
 
 pub use api_key_store::ApiKeyStore;
 pub use entity_store::EntityStore;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::connection::{Sql, SqlConnection, Value};
-use super::rows::{Conflict, Rows, write};
+use super::rows::{Conflict, Rows};
+use super::write::write;
 use crate::names::NamedKind;
 use crate::{Error, Result};
 

@@ -5,8 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::admin::bounded;
-use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, bounded};
 use crate::notices::{ClaimedNotice, DeliveryOutcome, Notice, THRESHOLDS};
 
 /// Resets the thresholds of an application after its capacity changed, and writes notices for those already reached. The

@@ -16,19 +16,19 @@ use schemas::source::Source;
 use super::connection::{
     Dialect, FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, decode_error,
 };
-use super::deleted_athletes;
 #[cfg(feature = "mysql")]
 use super::mysql;
+use super::outbox_row::OutboxRow;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::sqlite;
 use crate::entities::{NOTIFICATIONS_MAX, Notification};
 
-/// Upper limit of the ids of a statement.
-pub(crate) const IDS_PER_STATEMENT: usize = 8192;
-
 /// Upper limit of the athletes that one transaction replaces by their groups.
 const ATHLETES_PER_TRANSACTION: usize = 128;
+
+/// The outbox source of athletes whose pairs are to be rechecked ([`super::deleted_athletes`]).
+pub(crate) const RECHECK_SOURCE: &str = "connections";
 
 /// The number of buckets of athletes that share a lock.
 const BUCKETS: i64 = 64;
@@ -130,7 +130,7 @@ pub(crate) async fn enqueue_notifications(
 }
 
 /// Replaces athletes in the outbox by their groups of efforts, and enters the athletes for a recheck of their connections
-/// ([`deleted_athletes::recheck`]). Processes the first rows from the number `from` up to `newest`. Returns the number to continue from, if
+/// ([`super::deleted_athletes::recheck`]). Processes the first rows from the number `from` up to `newest`. Returns the number to continue from, if
 /// there may be more. Call it within a write transaction.
 pub(crate) async fn resolve_athletes(
     connection: &mut SqlConnection<'_>,
@@ -153,7 +153,7 @@ pub(crate) async fn resolve_athletes(
     connection.execute(statement, &values).await?;
     let ids: Vec<i64> = found.rows.iter().map(|row| row.id).collect();
     let statement = "UPDATE outbox SET source = ? WHERE id IN ?";
-    let values = [Value::Text(deleted_athletes::SOURCE), Value::Ints(&ids)];
+    let values = [Value::Text(RECHECK_SOURCE), Value::Ints(&ids)];
     connection.execute(statement, &values).await?;
     Ok(found.next)
 }
@@ -235,17 +235,6 @@ pub(crate) async fn lock_athlete_rows(
         .await?;
     Ok(AthleteRows { rows, next })
 }
-
-/// Deletes notifications from the outbox, in the order of their numbers.
-pub(crate) async fn remove(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<()> {
-    for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
-        deleted_athletes::remove_notifications(connection, ids).await?;
-    }
-    Ok(())
-}
-
-/// A row of the outbox: number, source, key and member.
-pub(crate) type OutboxRow = (i64, String, i64, i64);
 
 impl FromSqlRow for Notification {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {

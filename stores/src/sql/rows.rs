@@ -6,14 +6,9 @@ use schemas::entities::{
     Application, Athlete, Authorization, Effort, Follow, Gender, Group, Membership,
 };
 use schemas::source::Source;
-#[cfg(feature = "mysql")]
-use sqlx::mysql::MySqlArguments;
-use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments, AssertSqlSafe, Encode, Type};
 
-use super::connection::{Dialect, Sql, SqlConnection};
-#[cfg(feature = "postgres")]
-use super::postgres;
+use super::connection::{Dialect, Sql};
 
 /// The possible numbers of rows of a statement, largest first. The text depends only on this number, so few prepared statements
 /// write any number of rows. The largest stays below the limits of 32,766 parameters on SQLite and 65,535 on MySQL.
@@ -49,37 +44,6 @@ pub(crate) struct Rows {
     fixed: &'static [&'static str],
     pub(crate) columns: Vec<(&'static str, Column)>,
     pub(crate) count: usize,
-}
-
-pub(crate) async fn write(
-    connection: &mut SqlConnection<'_>,
-    rows: &Rows,
-    conflict: Conflict,
-) -> Sql<()> {
-    if rows.count == 0 {
-        return Ok(());
-    }
-    match connection {
-        #[cfg(feature = "postgres")]
-        SqlConnection::Postgres(connection) => postgres::write(connection, rows, conflict).await,
-        #[cfg(feature = "mysql")]
-        SqlConnection::MySql(connection) => {
-            for insert in rows.insert_statements(Dialect::MySql, conflict) {
-                let arguments = insert.arguments::<MySqlArguments>()?;
-                let query = sqlx::query_with(insert.statement(), arguments);
-                query.execute(&mut **connection).await?;
-            }
-            Ok(())
-        }
-        SqlConnection::Sqlite(connection) => {
-            for insert in rows.insert_statements(Dialect::Sqlite, conflict) {
-                let arguments = insert.arguments::<SqliteArguments>()?;
-                let query = sqlx::query_with(insert.statement(), arguments);
-                query.execute(&mut **connection).await?;
-            }
-            Ok(())
-        }
-    }
 }
 
 fn ints<T>(rows: &[T], value: impl Fn(&T) -> i64) -> Column {

@@ -6,18 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
-use super::check;
-use super::connection::{OwnedConnection, Sql, SqlConnection, with_timeout};
-use super::database::{ConnectionPurpose, PooledConnection};
+use super::connection::{ConnectionPurpose, OwnedConnection, Sql, with_timeout};
 use super::errors::to_store_error;
 #[cfg(feature = "mysql")]
 use super::mysql;
+use super::pooled_connection::{IdleConnections, PooledConnection, ServerConnection};
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::{SqlOptions, SqlServer};
@@ -41,40 +40,10 @@ pub(crate) struct Server {
     pub(crate) views: BTreeSet<String>,
 }
 
-/// Idle connections, and since when they are idle.
-type IdleConnections = Mutex<Vec<(OwnedConnection, Instant)>>;
-
 /// Connections that were idle for longer are closed, because a firewall or load balancer may have dropped them.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A pooled connection to a server while a call uses it.
-#[derive(Debug)]
-pub(crate) struct ServerConnection {
-    connection: OwnedConnection,
-    idle: Arc<IdleConnections>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl ServerConnection {
-    pub(crate) const fn borrow(&mut self) -> SqlConnection<'_> {
-        self.connection.borrow()
-    }
-
-    /// Returns the connection to the pool. It must have no open transaction.
-    fn release(self) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push((self.connection, Instant::now()));
-    }
-}
-
 impl Server {
-    /// Connects to a server, and checks that its schema has the version of this program.
-    pub(crate) async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
-        let mut server = Self::new(options, namespace)?;
-        server.views = check::check_usable(&server).await?;
-        Ok(server)
-    }
-
     /// A server without connections.
     pub(crate) fn new(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
         tls::install_crypto_provider();

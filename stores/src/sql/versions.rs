@@ -4,46 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use schemas::entities::Entity;
 
-use super::connection::{Sql, SqlConnection, Value};
-use super::outbox::IDS_PER_STATEMENT;
+use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value};
 use super::sqlite;
-
-/// A table, and the columns of its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Table {
-    pub(crate) name: &'static str,
-    pub(super) first: &'static str,
-    /// `None` if the id is one column.
-    pub(super) second: Option<&'static str>,
-}
-
-const fn pair_table(name: &'static str, first: &'static str, second: &'static str) -> Table {
-    Table {
-        name,
-        first,
-        second: Some(second),
-    }
-}
-
-const fn id_table(name: &'static str) -> Table {
-    Table {
-        name,
-        first: "id",
-        second: None,
-    }
-}
-
-/// The table of a row.
-pub(crate) const fn table(row: &Entity) -> Table {
-    match row {
-        Entity::Effort(_) => id_table("efforts"),
-        Entity::Athlete(_) => id_table("athletes"),
-        Entity::Membership(_) => pair_table("clubs", "club_id", "athlete_id"),
-        Entity::Follow(_) => pair_table("follows", "follower_id", "followed_id"),
-        Entity::Authorization(_) => id_table("authorizations"),
-        Entity::Application(_) => id_table("applications"),
-    }
-}
+use super::tables::{Table, table};
 
 /// Returns the stored version of each row, or `None` for rows that are not stored.
 pub(crate) async fn versions(

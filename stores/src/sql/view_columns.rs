@@ -5,37 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::column_kind::ColumnKind;
 use super::connection::{Dialect, OwnedConnection, Sql, SqlConnection};
 #[cfg(feature = "mysql")]
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::rows::{Column, Rows};
-
-/// The required type of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ColumnKind {
-    /// An integer of up to 64 bits.
-    Integer,
-    /// Microseconds since 1970, as an integer.
-    TimestampUs,
-    /// A number with a fraction.
-    Fraction,
-    Text,
-    Boolean,
-}
-
-impl ColumnKind {
-    fn from_column(name: &str, column: &Column) -> Self {
-        match column {
-            Column::Ints(_) if name.ends_with("_us") => Self::TimestampUs,
-            Column::Ints(_) => Self::Integer,
-            Column::Floats(_) => Self::Fraction,
-            Column::Texts(_) => Self::Text,
-            Column::Booleans(_) => Self::Boolean,
-        }
-    }
-}
+use super::rows::Rows;
 
 /// The tables that an app may replace by views, with their columns and without rows.
 fn replaceable() -> [Rows; 8] {

@@ -7,6 +7,7 @@
 //! What differs is put right by notifications, as if those members had changed just now, and by a run that writes keys
 //! anew whose batch rows are wrong.
 
+mod look;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -19,19 +20,24 @@ use jobs::{Board, Job};
 use schemas::entities::Group;
 use schemas::key::KeyValue;
 use schemas::seam::{Cut, Epoch};
-use schemas::source::Source;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
+use super::applied::Applied;
+use super::cause::Cause;
 use super::held_back::held_back;
-use super::journal::{Journal, Restoration, RestorationKind};
-use super::report::{Applied, Cause, Difference, RestoreReport};
-use super::{Expected, History, RestoreRequest, is_last_complete, new_id};
+use super::history::History;
+use super::journal::{Journal, Restoration, RestorationKind, new_id};
+use super::report::{Difference, OfCause, RestoreReport};
+use super::request::{Expected, RestoreRequest};
+use super::run_again::is_last_complete;
+use crate::batch::Batch;
 use crate::board::encode_key;
+use crate::lease::check_stop;
 use crate::pages::stream_pages;
 use crate::results::Results;
-use crate::run::{Batch, check_stop};
 use crate::{Error, Progress, Result, RunRequest};
+use look::Look;
 use rows::{
     AT_ONCE, Row, Rows, Served, Sum, Unread, add_to_sum, differing_members, rows_of, shown_columns,
 };
@@ -48,22 +54,12 @@ const MEMBERS_MAX: usize = 1_000_000;
 /// Notifications of one step.
 const TELL: usize = 10_000;
 
-/// What is looked at.
-struct Look<'a> {
-    batch: &'a Batch,
-    job: &'a Arc<Job<Board>>,
-    results: &'a Results<'a>,
-    partitions: u32,
-    progress: &'a dyn Progress,
-    stop: &'a CancellationToken,
-}
-
 /// What was found.
 #[derive(Debug, Default)]
 struct Found {
     rows: u64,
     report: Vec<Difference>,
-    causes: BTreeMap<Cause, super::OfCause>,
+    causes: BTreeMap<Cause, OfCause>,
     differ: u64,
     /// Who is to be told of.
     groups: BTreeSet<Group>,
@@ -194,10 +190,6 @@ impl Batch {
 }
 
 impl Look<'_> {
-    fn source(&self) -> Source {
-        self.job.source()
-    }
-
     async fn compare(
         &self,
         keys: Option<&BTreeSet<i64>>,

@@ -15,9 +15,9 @@ use stores::live::PartitionId;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::Look;
+use super::look::Look;
 use crate::board::{self, Compute, encode_key};
-use crate::run::check_stop;
+use crate::lease::check_stop;
 use crate::{Error, Result};
 
 /// Rows that are read of a file at once.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use schemas::time::Seconds;
 use stores::archive::Archive;
 
-use super::manifest::Piece;
+use super::manifest::Pieces;
 use super::read::{Cursor, RowAt};
 use crate::Result;
 
@@ -25,9 +25,6 @@ impl Change {
         self.now.unwrap_or(0).wrapping_sub(self.before.unwrap_or(0))
     }
 }
-
-/// Pieces of a result with their starts, ascending.
-pub(crate) type Pieces<'a> = Vec<(&'a Seconds, &'a Piece)>;
 
 /// A result that may have been published in part: which pieces it made, and its rows.
 struct Dirty {

@@ -6,7 +6,6 @@ use schemas::seam::{Cut, Epoch};
 use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 
-use super::diff::Pieces;
 use crate::results::Manifest;
 
 /// Row groups of a file.
@@ -27,6 +26,9 @@ pub(crate) struct Piece {
     /// Of each nullable dimension, how many rows have none.
     pub(crate) nulls: BTreeMap<String, u64>,
 }
+
+/// Pieces of a result with their starts, ascending.
+pub(crate) type Pieces<'a> = Vec<(&'a Seconds, &'a Piece)>;
 
 /// The result of a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ mod read;
 mod sort;
 mod write;
 
-pub(crate) use diff::{Diff, Pieces};
-pub(crate) use manifest::{Piece, ViewManifest};
+pub(crate) use diff::Diff;
+pub(crate) use manifest::{Piece, Pieces, ViewManifest};
 pub(crate) use merge::{merge, takes_room};
 pub(crate) use read::RowStream;
 pub(crate) use sort::Sorter;

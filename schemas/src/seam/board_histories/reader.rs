@@ -5,8 +5,9 @@ use rand::Rng;
 
 use super::entity_rows::{BOARDS, GONE, Group, MEMBERS, State, partition_of};
 use super::events::{Event, Law};
-use super::live::{Entry, StateRead, VIEW};
+use super::live::{StateRead, VIEW};
 use super::live_counts::StoredCount;
+use super::live_entry::LiveEntry;
 use super::versions::{Head, Node, Row};
 use super::world::{RunRecords, World};
 use crate::seam::{self, Epoch, Offset};
@@ -143,7 +144,7 @@ impl Reader {
             return None;
         }
         let newest = |member| {
-            let counts = |entry: &&Entry| {
+            let counts = |entry: &&LiveEntry| {
                 entry.group.member() == member && (world.rules.counts)(entry.epoch, base)
             };
             let newest = entries

@@ -3,8 +3,6 @@
 use std::rc::Rc;
 
 use super::entity_rows::{BOARDS, MEMBERS, State};
-use super::events::Event;
-use super::world::World;
 use crate::seam::Epoch;
 
 /// The maximum number of rows of a node.
@@ -38,8 +36,8 @@ pub(super) struct Head {
 /// The stored boards of a key.
 #[derive(Debug, Default)]
 pub(super) struct Boards {
-    head: Option<Head>,
-    nodes: Vec<Node>,
+    pub(super) head: Option<Head>,
+    pub(super) nodes: Vec<Node>,
 }
 
 impl Root {
@@ -99,47 +97,5 @@ impl Boards {
     /// Returns the epoch of the head.
     pub(super) fn epoch(&self) -> Epoch {
         self.head.as_ref().map_or(0, |head| head.epoch)
-    }
-}
-
-impl World {
-    pub(super) fn head(&self, key: usize) -> Option<Head> {
-        self.boards[key].head.clone()
-    }
-
-    pub(super) fn has_node(&self, key: usize, node: Node) -> bool {
-        self.boards[key].nodes.contains(&node)
-    }
-
-    /// Returns all stored nodes of a key.
-    pub(super) fn nodes(&self, key: usize) -> Vec<Node> {
-        self.boards[key].nodes.clone()
-    }
-
-    pub(super) fn write_nodes(&mut self, key: usize, new: &[Node]) {
-        let nodes = &mut self.boards[key].nodes;
-        for node in new {
-            if !nodes.contains(node) {
-                nodes.push(*node);
-            }
-        }
-    }
-
-    pub(super) fn write_head(&mut self, key: usize, epoch: Epoch, root: Root) {
-        self.count_event(Event::HeadReplaced);
-        if root.nodes.is_empty() {
-            self.count_event(Event::HeadEmptied);
-        }
-        self.boards[key].head = Some(Head { epoch, root });
-    }
-
-    pub(super) fn delete_nodes(&mut self, key: usize, names: &[Node]) {
-        for name in names {
-            let nodes = &mut self.boards[key].nodes;
-            if let Some(index) = nodes.iter().position(|node| node == name) {
-                nodes.swap_remove(index);
-                self.count_event(Event::NodeDeleted);
-            }
-        }
     }
 }

@@ -6,9 +6,10 @@ use std::rc::Rc;
 
 use rand::Rng;
 
+use super::count_update::CountUpdate;
 use super::entity_rows::{Group, MEMBERS, State};
 use super::live::StateRead;
-use super::live_counts::{CountUpdate, LiveCountChange};
+use super::live_counts::LiveCountChange;
 use super::world::{RunRecords, World};
 use crate::seam::{self, Checkpoint, Offset, PartitionState, WorkerStep};
 

@@ -3,6 +3,11 @@
 //!
 //! Every method of a store is one atomic operation. Anything may happen between two of them.
 
+mod entity_rows;
+mod live;
+mod records;
+mod versions;
+
 use std::rc::Rc;
 
 use rand::Rng;

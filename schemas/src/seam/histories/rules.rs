@@ -1,8 +1,8 @@
 //! The rules of a history: the real ones, and mutants with one rule broken.
 
 use crate::seam::{
-    self, Checkpoint, CheckpointMismatch, Cut, Epoch, GenerationStart, PartitionState, Runs,
-    WorkerStep,
+    self, Checkpoint, CheckpointMismatch, Cut, Epoch, GenerationStart, PartitionState, Run,
+    RunState, Runs, WorkerStep,
 };
 
 type Apply = fn(&mut PartitionState, &Checkpoint, Cut, &[&str]) -> Result<(), CheckpointMismatch>;
@@ -93,7 +93,7 @@ pub(super) const NO_SINCE: Rules = Rules {
 /// Readers trust a cut that may still be replaced.
 pub(super) const PROPOSED: Rules = Rules {
     is_readable: |partition_state, partition, base, runs, view| {
-        let sealed: Runs = runs.iter().cloned().map(super::world::sealed).collect();
+        let sealed: Runs = runs.iter().cloned().map(sealed).collect();
         seam::is_readable(partition_state, partition, base, &sealed, view)
     },
     ..REAL
@@ -202,3 +202,14 @@ pub(super) const NO_TABLE: Rules = Rules {
     needs_table: false,
     ..REAL
 };
+
+/// Returns a run as sealed.
+pub(super) fn sealed(run: Run) -> Run {
+    match run.state {
+        RunState::Proposed => Run {
+            state: RunState::Sealed,
+            ..run
+        },
+        _ => run,
+    }
+}

@@ -13,7 +13,7 @@ use super::events::{Event, EventCounts, Law};
 use super::rules::Rules;
 
 use crate::seam::{
-    Checkpoint, Cut, Epoch, Generation, LastRecord, Offset, PartitionState, Run, RunState, Runs,
+    Checkpoint, Cut, Epoch, Generation, LastRecord, Offset, PartitionState, RunState, Runs,
 };
 
 pub(super) const KEYS: usize = 2;
@@ -385,17 +385,6 @@ impl Row {
 
 /// A partition state with the deltas of a key by epoch.
 pub(super) type StateRead = Option<(Rc<PartitionState>, Vec<(Epoch, i64)>)>;
-
-/// Returns a run as sealed.
-pub(super) fn sealed(run: Run) -> Run {
-    match run.state {
-        RunState::Proposed => Run {
-            state: RunState::Sealed,
-            ..run
-        },
-        _ => run,
-    }
-}
 
 fn add(deltas: &mut Vec<Delta>, checkpoint: Checkpoint, view: usize, key: usize, count: i64) {
     let Checkpoint {

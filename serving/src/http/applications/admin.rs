@@ -13,17 +13,18 @@ use stores::admin::{
 };
 use utoipa::ToSchema;
 
-use super::{
-    ApplicationResponse, CANONICAL, CAPACITY_MAX, EntityProvenance, application_response,
-    find_usage, unknown_application, write_problem,
+use super::entity_store::{
+    CANONICAL, EntityProvenance, find_usage, unknown_application, write_problem,
 };
+use super::response::{ApplicationResponse, application_response};
 use crate::answer::format_ms;
 use crate::http::boards::parse_id;
-use crate::http::layers::with_timeout;
 use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
-use crate::http::{Api, Caller, body, csv, cursor};
+use crate::http::{Api, Caller, body, csv, cursor, with_timeout};
 
+/// The largest capacity: a number that every JSON reader holds exactly.
+const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
 /// The default actor.
 const DEFAULT_ACTOR: &str = "http";
 

@@ -15,13 +15,15 @@ use serde::{Deserialize, Serialize};
 use stores::counts::{Day, HistoryQuery, date_of, day_of, day_of_date, read_history};
 use utoipa::ToSchema;
 
-use super::{APPLICATIONS, find_usage};
+use super::entity_store::find_usage;
+use super::response::APPLICATIONS;
 use crate::answer::{ProvenanceShape, provenance};
 use crate::http::boards::{find_board, parse_date, parse_id};
 use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
 use crate::http::{Api, csv, cursor};
-use crate::read::{ReadPosition, Watermark};
+use crate::read::Watermark;
+use crate::read_position::ReadPosition;
 
 /// Default number of days of a page.
 const LIMIT_DEFAULT: usize = 366;

@@ -10,7 +10,7 @@ use axum::response::Response;
 use jiff::Timestamp;
 use stores::admin::ApplicationUsage;
 
-use super::find_usage;
+use super::entity_store::find_usage;
 use crate::http::Api;
 use crate::http::boards::parse_id;
 use crate::http::params::{Params, Path};

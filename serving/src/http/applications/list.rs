@@ -11,7 +11,7 @@ use stores::admin::ApplicationUsage;
 use stores::listing::{ApplicationListing, ApplicationSort, ListingCursor, ListingPage};
 use utoipa::ToSchema;
 
-use super::{ApplicationResponse, application_responses};
+use super::response::{ApplicationResponse, application_responses};
 use crate::answer::ProvenanceShape;
 use crate::http::params::{PageQuery, Params};
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};

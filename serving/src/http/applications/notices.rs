@@ -9,7 +9,7 @@ use serde::Serialize;
 use stores::notices::Notice;
 use utoipa::ToSchema;
 
-use super::{CANONICAL, EntityProvenance, find_usage};
+use super::entity_store::{CANONICAL, EntityProvenance, find_usage};
 use crate::answer::format_ms;
 use crate::http::boards::parse_id;
 use crate::http::params::{PageQuery, Path};

@@ -14,7 +14,9 @@ use stores::admin::{
 use utoipa::ToSchema;
 
 use super::admin::{TextField, in_range, recorded_by};
-use super::{CANONICAL, EntityProvenance, find_usage, unknown_application, write_problem};
+use super::entity_store::{
+    CANONICAL, EntityProvenance, find_usage, unknown_application, write_problem,
+};
 use crate::answer::format_ms;
 use crate::http::boards::parse_id;
 use crate::http::params::{PageQuery, Params, Path};

@@ -11,10 +11,9 @@ use utoipa::ToSchema;
 
 use super::{letter_filter, unknown_dead_letter};
 use crate::http::ingest::{acquire_permit, open_intake};
-use crate::http::layers::with_timeout;
 use crate::http::params::Params;
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
-use crate::http::{Api, Caller};
+use crate::http::{Api, Caller, with_timeout};
 
 /// Maximum number and bytes of letters per request. All are read before the first is ingested.
 const LETTERS_MAX: usize = 10_000;

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::SNAPSHOT;
 use crate::sql::connection::{Dialect, OwnedConnection, Sql, with_timeout};
 use crate::sql::decode::GroupedSource;
-use crate::sql::dump::{ALL_KEYS, DumpSnapshot, KEYS_PER_PART, Part, PartSink, Parts};
+use crate::sql::dump_parts::{ALL_KEYS, DumpSnapshot, KEYS_PER_PART, Part, PartSink, Parts};
 
 /// Begins the snapshot transaction of a dump, and plans the parts.
 pub(crate) async fn begin(

@@ -14,12 +14,14 @@ use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlSsl
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use crate::entities::{FirstGroups, NOTIFICATIONS_MAX};
-use crate::sql::connection::{Dialect, Sql};
+use crate::sql::column_kind::ColumnKind;
+use crate::sql::connection::{ConnectionPurpose, Dialect, IDS_PER_STATEMENT, Sql};
 use crate::sql::decode::{GroupedSource, RowBuilder};
-use crate::sql::outbox::{IDS_PER_STATEMENT, OutboxRow};
+use crate::sql::error_class::ErrorClass;
+use crate::sql::migration::{Migration, migrations};
+use crate::sql::outbox_row::OutboxRow;
 use crate::sql::rows::{Column, Conflict, Rows};
-use crate::sql::view_columns::ColumnKind;
-use crate::sql::{ConnectionPurpose, ErrorClass, Migration, SqlOptions, SqlTls, migrations};
+use crate::sql::{SqlOptions, SqlTls};
 
 /// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = migrations![

@@ -9,17 +9,15 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use super::key_statistics::{ranges_between, read_statistics, split_keys};
-use crate::sql::ConnectionPurpose;
-use crate::sql::connection::{Dialect, OwnedConnection, Sql, decode_error, with_timeout};
+use crate::sql::connection::{
+    ConnectionPurpose, Dialect, OwnedConnection, Sql, decode_error, with_timeout,
+};
 use crate::sql::decode::GroupedSource;
-use crate::sql::dump::{ALL_KEYS, DumpSnapshot, Part, PartSink, Parts};
+use crate::sql::dump_parts::{ALL_KEYS, DumpSnapshot, Part, PartSink, Parts};
 use crate::sql::server::Server;
 
 /// The number of rows that one `FETCH` reads.
 const FETCHED_ROWS: usize = 8192;
-
-/// Session settings for dumps. Cursors read whole parts, and a part should be sorted in memory.
-pub(super) const SETTINGS: &str = "SET cursor_tuple_fraction TO 1; SET work_mem TO '32MB';";
 
 /// Begins a dump: plans its parts, and opens connections that share a snapshot.
 pub(crate) async fn begin(

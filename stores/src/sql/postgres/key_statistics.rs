@@ -7,7 +7,7 @@ use sqlx::postgres::PgConnection;
 
 use crate::sql::connection::Sql;
 use crate::sql::decode::GroupedSource;
-use crate::sql::dump::{KEYS_PER_PART, Part};
+use crate::sql::dump_parts::{KEYS_PER_PART, Part};
 
 /// The server's statistics of the keys of a table. All frequencies are fractions of the rows of the table.
 #[derive(Debug, Default)]

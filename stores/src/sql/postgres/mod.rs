@@ -12,12 +12,14 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::entities::{FirstGroups, NOTIFICATIONS_MAX};
-use crate::sql::connection::{Dialect, Sql};
+use crate::sql::column_kind::ColumnKind;
+use crate::sql::connection::{ConnectionPurpose, Dialect, Sql};
 use crate::sql::decode::{GroupedSource, RowBuilder};
-use crate::sql::outbox::OutboxRow;
+use crate::sql::error_class::ErrorClass;
+use crate::sql::migration::{Migration, migrations};
+use crate::sql::outbox_row::OutboxRow;
 use crate::sql::rows::{Column, Conflict, Rows};
-use crate::sql::view_columns::ColumnKind;
-use crate::sql::{ConnectionPurpose, ErrorClass, Migration, SqlOptions, SqlTls, migrations};
+use crate::sql::{SqlOptions, SqlTls};
 
 /// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = migrations![
@@ -34,6 +36,9 @@ pub(crate) const MIGRATIONS: &[Migration] = migrations![
     "0011_owner_changes",
     "0012_call_tokens",
 ];
+
+/// Session settings for dumps. Cursors read whole parts, and a part should be sorted in memory.
+const DUMP_SETTINGS: &str = "SET cursor_tuple_fraction TO 1; SET work_mem TO '32MB';";
 
 /// Selects the views of the schema.
 pub(crate) const VIEWS: &str = "SELECT c.relname::text FROM pg_class c
@@ -110,7 +115,7 @@ pub(crate) async fn connect(
         ConnectionPurpose::Migrate => (0, 0, 0),
     };
     let more = match purpose {
-        ConnectionPurpose::Dump => dump::SETTINGS,
+        ConnectionPurpose::Dump => DUMP_SETTINGS,
         ConnectionPurpose::Calls | ConnectionPurpose::Migrate => "",
     };
     let settings = format!(
@@ -239,7 +244,7 @@ pub(crate) async fn enqueue_notifications(
     Ok(rows)
 }
 
-/// See `rows::write`. Columns are bound as arrays.
+/// See `write::write`. Columns are bound as arrays.
 pub(crate) async fn write(
     connection: &mut PgConnection,
     rows: &Rows,

@@ -13,9 +13,10 @@ use schemas::source::Source;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::connection::{Sql, SqlConnection, json_array};
-use super::outbox::OutboxRow;
-use super::rows::{Conflict, Rows, write};
-use super::versions::Table;
+use super::outbox_row::OutboxRow;
+use super::rows::{Conflict, Rows};
+use super::tables::Table;
+use super::write::write;
 use crate::embedded::db::{DatabaseSpec, Upgrade};
 use crate::entities::NOTIFICATIONS_MAX;
 

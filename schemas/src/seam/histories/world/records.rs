@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use super::super::events::{Event, Law};
-use super::{Counts, KEYS, Row, RunRecords, RunResult, World, sealed};
+use super::super::rules::sealed;
+use super::{Counts, KEYS, Row, RunRecords, RunResult, World};
 use crate::seam::{Cut, Epoch, Run, RunState};
 
 impl World {
