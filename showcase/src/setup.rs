@@ -1,4 +1,4 @@
-//! What a caller passes to the demo: the installation, the amount of data, and generated lines.
+//! Parameters of the demo: the installation, the amount of data, and generated lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

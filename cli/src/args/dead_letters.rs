@@ -32,7 +32,7 @@ pub(crate) enum DeadLettersCommand {
         #[arg(long)]
         raw: bool,
     },
-    /// Check rejected input again, and ingest what is valid now; safe to repeat
+    /// Check rejected input again, and ingest valid lines; safe to repeat
     Replay(ReplayArgs),
 }
 

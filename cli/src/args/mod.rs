@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Names(NamesCommand),
     /// Create missing topics, keyspaces, schemas and buckets on the servers
     Migrate,
-    /// Test every configured store, and report what is wrong
+    /// Test every configured store, and report faults
     Check,
     /// Show or check the settings
     #[command(subcommand, after_help = help::SETTINGS)]

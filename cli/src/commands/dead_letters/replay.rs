@@ -1,4 +1,4 @@
-//! `dead-letters replay`: checks rejected input again, and ingests what is valid now.
+//! `dead-letters replay`: checks rejected input again, and ingests valid lines.
 
 use anyhow::Context as _;
 use schemas::dead_letter::DeadLetterId;
