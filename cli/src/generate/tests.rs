@@ -214,7 +214,7 @@ fn options_of_other_sources_are_refused() {
     assert_eq!(
         refused("athletes --rows 1 --athletes 5"),
         "--athletes is an option of efforts, clubs, follows, authorizations, not of athletes; \
-         leave it out; --rows says how many there are"
+         omit it; --rows is the number of rows"
     );
     for line in [
         "plays --rows 1 --segments 5",

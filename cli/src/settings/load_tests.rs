@@ -90,7 +90,7 @@ fn variables_that_nearly_name_a_setting_are_warned_about() {
         ("BACKSTITCH__LOG__SIZE", "lists the settings of log"),
         (
             "BACKSTITCH__REDIS__PASSWORD__X",
-            "lists the settings of redis",
+            "did you mean BACKSTITCH__REDIS__PASSWORD?",
         ),
     ] {
         let warnings = warnings(name);

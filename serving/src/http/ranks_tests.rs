@@ -135,7 +135,10 @@ async fn refuses_invalid_requests_with_a_reason() {
     for (body, words) in [
         (json!([1]), "not a JSON object"),
         (json!({"segments": [1]}), "athletes"),
-        (json!({"segments": [1], "athletes": []}), "athletes: 0 ids"),
+        (
+            json!({"segments": [1], "athletes": []}),
+            "athletes: the list has 0 ids",
+        ),
         (
             json!({"segments": ids(1_001), "athletes": [1]}),
             "send 1 to 1000",

@@ -537,7 +537,7 @@ async fn a_board_shows_rank_changes() {
     };
     world.boards.lock().unwrap().publish(&job, 1, &rows(&[2]));
     let (_, page) = get(&serving, "/segments/1?athlete=2", None).await;
-    assert!(!page.contains("Change since"), "{page}");
+    assert!(!page.contains("Change since 2"), "{page}");
     let (serving, world) = service();
     let yesterday = jiff::civil::date(2026, 7, 13);
     {

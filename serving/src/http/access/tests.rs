@@ -386,7 +386,7 @@ async fn records_writes_of_administrators() {
         (done[0].action.as_str(), done[0].target.as_str()),
         ("http.patch", uri)
     );
-    let name = format!("of admin (key {})", admin.id());
+    let name = format!("key with admin (key {})", admin.id());
     assert_eq!(done[0].actor, name);
 }
 
@@ -405,7 +405,7 @@ async fn records_the_name_of_an_ingesting_key() {
         let key = world.keys.create(scope, None);
         let (status, body) = answer(&serving, ingest(Some(key.reveal()), OUTSIDE)).await;
         assert_eq!(status, 200, "{body}");
-        expected.push(format!("ingest, of {scope} (key {})", key.id()));
+        expected.push(format!("ingest, key with {scope} (key {})", key.id()));
     }
     assert_eq!(*world.actors.lock().unwrap(), expected);
     let plays = world.keys.create("ingest:plays", None);
