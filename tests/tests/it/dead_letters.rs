@@ -206,15 +206,19 @@ fn check_count_and_show(installation: &Installation) {
         (
             &["show", "backstitch.plays.v1.dlq/0@9"][..],
             1,
-            "there is none",
+            "does not exist",
         ),
-        (&["show", "backstitch.clubs.v1.dlq/7@9"], 1, "there is none"),
+        (
+            &["show", "backstitch.clubs.v1.dlq/7@9"],
+            1,
+            "does not exist",
+        ),
         (&["show", "plays@9"], 2, "TOPIC/PARTITION@OFFSET"),
         (&["list", "--source", "songs"], 2, "songs"),
         (
             &["replay", "--id", "backstitch.plays.v1.dlq/0@9"],
             1,
-            "there is none",
+            "does not exist",
         ),
     ] {
         let output = run(installation.data(), &[&["dead-letters"], args].concat());

@@ -14,6 +14,7 @@ use stores::records::{Records, RecordsRead};
 use tests::direct_access::Cql;
 use tests::proxy::{Gate, Holds, Proxy};
 use tests::servers;
+use tokio_util::sync::CancellationToken;
 
 const PLAYS: Source = Source::Plays;
 const OLD_TABLES: [&str; 2] = [
@@ -215,21 +216,29 @@ async fn check_comparisons(records: &CassandraRecords) -> Result<()> {
 async fn rows_of_earlier_tables_are_migrated() -> Result<()> {
     let namespace = servers::namespace();
     let cql = make_old_tables(&namespace).await?;
+    let ended = CancellationToken::new();
     let erase = async {
         let (mut newest, mut refused) = (ERASURES, 0);
-        // Until the table is dropped.
-        while let Ok(is_added) = add_old_erasure(&cql, newest + 1).await {
+        // Until the table is dropped. The pauses grow, so that the migration wins at some time.
+        let mut pause = Duration::from_millis(2);
+        while let Ok(is_added) = add_old_erasure(&cql, newest + 1).await
+            && !ended.is_cancelled()
+        {
             match is_added {
                 true => newest += 1,
                 false => refused += 1,
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(pause).await;
+            pause += Duration::from_millis(1);
         }
         (newest, refused)
     };
     let options = options();
-    let (migrated, (newest, refused)) =
-        tokio::join!(Cassandra::migrate(&options, &namespace), erase);
+    let migrate = async {
+        let _ended = ended.clone().drop_guard();
+        Cassandra::migrate(&options, &namespace).await
+    };
+    let (migrated, (newest, refused)) = tokio::join!(migrate, erase);
     assert!(migrated?, "the first call migrates");
     assert!(newest > ERASURES && refused > 0, "{newest} {refused}");
     check_migrated(&namespace, &cql, newest).await
