@@ -83,7 +83,7 @@ fn stages_of(process: &Process) -> Vec<String> {
     let message = process.outputs()[1].clone();
     let started = message
         .lines()
-        .filter(|line| line.contains("begins stage="));
+        .filter(|line| line.contains("stage started stage="));
     let name = |line: &str| line.split('"').nth(1).map(str::to_owned);
     started.filter_map(name).collect()
 }
