@@ -1,5 +1,6 @@
 //! The servers of an installation: which are configured, and how each is migrated and checked.
 
+#[cfg(any(feature = "cassandra", feature = "sql"))]
 use async_trait::async_trait;
 
 use crate::Result;
