@@ -344,7 +344,7 @@ impl LiveRead for World {
     ) -> Result<Vec<Option<PartitionState>>> {
         *self.live_reads.lock().unwrap() += 1;
         if self.is_slow.load(Ordering::Relaxed) {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         }
         let mut states = match source {
             Source::Plays => self.states.lock().unwrap().clone(),
