@@ -1,8 +1,5 @@
 //! The servers of an installation: which are configured, and how each is migrated and checked.
 
-#[cfg(any(feature = "cassandra", feature = "sql"))]
-use async_trait::async_trait;
-
 use crate::Result;
 #[cfg(feature = "cassandra")]
 use crate::cassandra::Cassandra;
@@ -98,7 +95,7 @@ impl StoresOptions {
 }
 
 #[cfg(feature = "cassandra")]
-#[async_trait]
+#[async_trait::async_trait]
 impl Server for Cassandra {
     fn name(&self) -> &'static str {
         "views on Cassandra"
@@ -134,7 +131,7 @@ impl DatabaseServer {
 }
 
 #[cfg(feature = "sql")]
-#[async_trait]
+#[async_trait::async_trait]
 impl Server for DatabaseServer {
     fn name(&self) -> &'static str {
         match self.options.server {
