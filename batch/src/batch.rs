@@ -16,6 +16,7 @@ use crate::archive::{Archiver, FileSize, GarbageScope, Version, collect_garbage}
 use crate::error::lost_log_error;
 use crate::executor::{Executor, Workers};
 use crate::results::{Manifest, PublishedState, Results};
+use crate::snapshot::SnapshotTaker;
 use crate::{BatchOptions, BatchPorts, Error, Result};
 
 /// Bytes of archive files that a run caches.
@@ -86,7 +87,7 @@ impl Batch {
     }
 
     /// Returns the generation of rows computed from `version` now, and the erased people.
-    pub(crate) async fn generation(
+    pub(crate) async fn read_generation(
         &self,
         version: &Version,
     ) -> Result<(TableGeneration, Arc<SuppressedPeople>)> {
@@ -99,24 +100,24 @@ impl Batch {
     }
 
     /// Returns the first and last day with expired events.
-    pub(crate) async fn expired_bounds(&self, source: Source) -> Result<Option<(i64, i64)>> {
+    pub(crate) async fn find_expired_bounds(&self, source: Source) -> Result<Option<(i64, i64)>> {
         let archive = &self.ports.archive;
-        let version = Version::newest(archive, source).await?;
-        version.expired_bounds(archive, source).await
+        let version = Version::read_newest(archive, source).await?;
+        version.find_expired_bounds(archive, source).await
     }
 
     /// Acquires the lease that keeps two runs of a source apart.
     pub(crate) async fn acquire_run_lease(&self, source: Source) -> Result<Box<dyn Lease>> {
         let lease = format!("batch-{source}");
-        let what = format!("a batch run is under way for {source}");
-        self.acquire_lease(&lease, &what).await
+        let work = format!("a batch run is under way for {source}");
+        self.acquire_lease(&lease, &work).await
     }
 
-    /// Acquires a lease. `what` describes the work of the current holder for the error message.
-    pub(crate) async fn acquire_lease(&self, lease: &str, what: &str) -> Result<Box<dyn Lease>> {
+    /// Acquires a lease. `work` describes the work of the current holder for the error message.
+    pub(crate) async fn acquire_lease(&self, lease: &str, work: &str) -> Result<Box<dyn Lease>> {
         let (leases, holder) = (&self.ports.leases, &self.options.holder);
         let acquired = leases.acquire(lease, holder).await?;
-        acquired.map_err(|holder| Error::Busy(format!("{what}: {holder}")))
+        acquired.map_err(|holder| Error::Busy(format!("{work}: {holder}")))
     }
 
     pub(crate) async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
@@ -127,29 +128,44 @@ impl Batch {
         Archiver::open(&self.ports, source, size).await
     }
 
-    /// Deletes archive files that are no longer needed. With `redacted` also deletes those that may
+    pub(crate) fn snapshot_taker<'a>(
+        &'a self,
+        source: Source,
+        lease: &'a dyn Lease,
+    ) -> SnapshotTaker<'a> {
+        SnapshotTaker {
+            entities: &*self.ports.entities,
+            archive: &self.ports.archive,
+            lease,
+            source,
+            taken_at_ms: self.ports.clock.now_ms(),
+            rows_max: self.options.snapshot_rows_max,
+        }
+    }
+
+    /// Deletes archive files that are no longer needed. With `includes_unredacted` also deletes those that may
     /// name an erased listener; the grace period of their readers must be over.
     pub(crate) async fn collect_archive_garbage(
         &self,
         source: Source,
-        redacted: bool,
+        includes_unredacted: bool,
     ) -> Result<()> {
         let now_ms = self.ports.clock.now_ms();
         let wait_ms = i64::try_from(self.options.archive_merged_wait_ms).unwrap_or(i64::MAX);
-        let due = GarbageScope {
+        let scope = GarbageScope {
             before_ms: now_ms.saturating_sub(wait_ms),
-            redacted,
+            includes_unredacted,
         };
-        collect_garbage(&self.ports.archive, source, due, now_ms).await
+        collect_garbage(&self.ports.archive, source, scope, now_ms).await
     }
 
     /// Returns the published state of each view.
-    pub(crate) async fn published_states<M: Manifest>(
+    pub(crate) async fn read_published_states<M: Manifest>(
         &self,
         results: &Results<'_>,
     ) -> Result<BTreeMap<String, PublishedState<M>>> {
         let tables = self.ports.views.results(results.source).await?;
-        results.published_states(&tables).await
+        results.read_published_states(&tables).await
     }
 
     /// Deletes the results that no table refers to. Returns the published state of each view.
@@ -159,7 +175,7 @@ impl Batch {
         stop: &CancellationToken,
     ) -> Result<BTreeMap<String, PublishedState<M>>> {
         let listing = results.list().await?;
-        let states = self.published_states(results).await?;
+        let states = self.read_published_states(results).await?;
         results.delete_unreferenced(listing, &states, stop).await?;
         Ok(states)
     }
@@ -170,24 +186,24 @@ impl Batch {
     /// # Errors
     /// Errors of the stores.
     pub async fn has_log(&self, source: Source) -> Result<bool> {
-        let ends = self.partition_ends(source).await?;
+        let ends = self.read_partition_ends(source).await?;
         let runs = self.ports.views.runs(source).await?.runs;
         let has_records = match source.kind() {
             SourceKind::Events => !ends.is_empty(),
             SourceKind::Entities => ends.iter().any(|end| *end > 0),
         };
-        Ok(has_records || runs.partitions() > 0)
+        Ok(has_records || runs.partition_count() > 0)
     }
 
     /// Returns the end offset of each log partition.
-    pub(crate) async fn partition_ends(&self, source: Source) -> Result<Vec<Offset>> {
+    pub(crate) async fn read_partition_ends(&self, source: Source) -> Result<Vec<Offset>> {
         let spans = self.ports.log.spans(source.topic()).await?;
         Ok(spans.iter().map(|span| span.end).collect())
     }
 
-    pub(crate) async fn checked_log_ends(&self, source: Source) -> Result<Vec<Offset>> {
-        let ends = self.partition_ends(source).await?;
-        let recorded = self.ports.views.runs(source).await?.runs.partitions();
+    pub(crate) async fn read_checked_log_ends(&self, source: Source) -> Result<Vec<Offset>> {
+        let ends = self.read_partition_ends(source).await?;
+        let recorded = self.ports.views.runs(source).await?.runs.partition_count();
         if ends.is_empty() && recorded == 0 {
             return Err(Error::Request(format!(
                 "the log of {source} does not exist yet: run `backstitch ingest {source} FILE` first"

@@ -5,14 +5,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Error, Result};
 
-/// Runs at most `at_once` tasks at a time, and passes each output to `take` in the order of
+/// Runs at most `tasks_max` tasks at a time, and passes each output to `take` in the order of
 /// completion. After `stop` is cancelled, no further task starts, and the call returns when the
 /// running ones have ended.
 ///
 /// # Errors
 /// The first error of a task or of `take`, which cancels the others; [`Error::Stopped`].
 pub(crate) async fn run_concurrently<T, F>(
-    at_once: usize,
+    tasks_max: usize,
     tasks: impl IntoIterator<Item = F, IntoIter: Send>,
     stop: &CancellationToken,
     mut take: impl FnMut(T) -> Result<()> + Send,
@@ -24,7 +24,7 @@ where
     let mut waiting = tasks.into_iter();
     let mut running: JoinSet<Result<T>> = JoinSet::new();
     loop {
-        while running.len() < at_once && !stop.is_cancelled() {
+        while running.len() < tasks_max && !stop.is_cancelled() {
             let Some(task) = waiting.next() else { break };
             running.spawn(task);
         }

@@ -29,30 +29,30 @@ pub enum Error {
     #[error("{0}")]
     NotReady(String),
     /// The epoch could not be ended in a partition.
-    #[error("run {epoch}: {what}")]
+    #[error("run {epoch}: {reason}")]
     EndEpoch {
         /// The run.
         epoch: Epoch,
         /// The partition, the reason, and what to do.
-        what: String,
+        reason: String,
     },
     /// The result failed its check.
     #[error(
-        "run {epoch} failed its check and was not published: {what}. The previous rows remain in use. Inspect the findings, then run again; --force publishes despite a failed check"
+        "run {epoch} failed its check and was not published: {reason}. The previous rows remain in use. Inspect the findings, then run again; --force publishes despite a failed check"
     )]
     Check {
         /// The run.
         epoch: Epoch,
         /// The findings of the check.
-        what: String,
+        reason: String,
     },
     /// A file of the archive or of a result does not match its manifest.
-    #[error("{path}: {what}. {REMEDY}")]
+    #[error("{path}: {reason}. {REMEDY}")]
     Damaged {
         /// The file.
         path: String,
         /// The damage.
-        what: String,
+        reason: String,
     },
     /// A reconciliation failed after it had repaired something.
     #[error("{error}. Before that {applied}; these changes remain")]
@@ -74,8 +74,8 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn fault(what: &str, error: impl std::fmt::Display) -> Self {
-        Self::Fault(format!("{what}: {error}"))
+    pub(crate) fn fault(operation: &str, error: impl std::fmt::Display) -> Self {
+        Self::Fault(format!("{operation}: {error}"))
     }
 
     /// Returns whether a later attempt may succeed without intervention.
@@ -103,8 +103,8 @@ impl Error {
                 Some(Self::Store(store)) => Some(store),
                 _ => error.downcast_ref::<stores::Error>(),
             };
-            if let Some(stores::Error::DamagedFile { path, why }) = store {
-                return Some((path.clone(), why.clone()));
+            if let Some(stores::Error::DamagedFile { path, reason }) = store {
+                return Some((path.clone(), reason.clone()));
             }
             cause = error.source();
         }
@@ -131,17 +131,17 @@ impl Error {
         }
     }
 
-    pub(crate) fn damaged(path: &str, what: impl std::fmt::Display) -> Self {
+    pub(crate) fn damaged(path: &str, reason: impl std::fmt::Display) -> Self {
         Self::Damaged {
             path: path.to_owned(),
-            what: what.to_string(),
+            reason: reason.to_string(),
         }
     }
 }
 
 /// Returns the error for a log that differs from the one that results were computed from.
-pub(crate) fn lost_log_error(what: String) -> Error {
-    Error::Request(format!("{what}. {}", stores::log::LOST_REMEDY))
+pub(crate) fn lost_log_error(finding: String) -> Error {
+    Error::Request(format!("{finding}. {}", stores::log::LOST_REMEDY))
 }
 
 /// Returns the error for a job whose definition differs from that of the run.
@@ -179,7 +179,7 @@ mod tests {
         assert!(matches!(plain, Error::Stopped), "{plain}");
         let error = stores::Error::DamagedFile {
             path: "a/b".to_owned(),
-            why: "it is short".to_owned(),
+            reason: "it is short".to_owned(),
         };
         let error = Error::from(error)
             .with_applied(applied(2, None))

@@ -119,7 +119,7 @@ async fn run_remotely(
         if !failure.is_transient || tries == TRIES_MAX {
             return Err(failure.into());
         }
-        tracing::warn!(tries, error = failure.what, "a task failed, retrying");
+        tracing::warn!(tries, error = failure.message, "a task failed, retrying");
         tries += 1;
         tokio::select! {
             () = tokio::time::sleep(RETRY_PAUSE) => {}

@@ -56,7 +56,7 @@ pub(crate) fn lost_lease_error(lease: &dyn Lease, holder: &str) -> Error {
         .loss_reason()
         .unwrap_or_else(|| "it expired".to_owned());
     Error::Store(stores::Error::Unavailable {
-        what: format!("holding the lease of {holder}"),
-        why: format!("it was lost: {reason}; run again"),
+        operation: format!("holding the lease of {holder}"),
+        reason: format!("it was lost: {reason}; run again"),
     })
 }

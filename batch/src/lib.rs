@@ -41,9 +41,9 @@ pub use executor::Workers;
 pub use options::{BatchOptions, BatchPorts, Progress, RunRequest, VersionOptions};
 pub use report::{RunReport, Seconds};
 pub use restore::{
-    Address, Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause,
-    Outcome as RestoreOutcome, Policy, Reconciled, Recorded, Restoration, RestorationKind,
-    RestoreReport, RestoreRequest, Scheduled, ScheduledView, When,
+    Address, Applied, Cause as ReconcileCause, ChangesFile, Difference, Expected, OfCause,
+    Outcome as ReconcileOutcome, Policy, ReconcileReport, ReconcileRequest, Reconciled, Recorded,
+    Restoration, RestorationKind, Scheduled, ScheduledView, When,
 };
 pub use retention::{Amount, DataKind, KindReport, RetainedItems, Retention, RetentionOptions};
 pub use snapshot::SnapshotReport;

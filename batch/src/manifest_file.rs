@@ -24,21 +24,21 @@ pub(crate) async fn read<T: DeserializeOwned>(archive: &Archive, path: &str) -> 
     let Some(bytes) = archive.get(path).await? else {
         return Ok(None);
     };
-    let manifest = from_bytes(&bytes).map_err(|what| Error::damaged(path, what))?;
+    let manifest = from_bytes(&bytes).map_err(|damage| Error::damaged(path, damage))?;
     Ok(Some(manifest))
 }
 
 /// Reads a manifest file that was listed before.
 pub(crate) async fn read_listed<T: DeserializeOwned>(archive: &Archive, path: &str) -> Result<T> {
-    let found = read(archive, path).await?;
-    found.ok_or_else(|| Error::damaged(path, "it was listed, but no longer exists"))
+    let manifest = read(archive, path).await?;
+    manifest.ok_or_else(|| Error::damaged(path, "it was listed, but no longer exists"))
 }
 
 /// Encodes a manifest with its checksum.
 pub(crate) fn to_bytes(manifest: &impl Serialize) -> Result<Bytes> {
     let mut bytes =
         serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
-    let checksum = checksum_line(&bytes);
+    let checksum = format_checksum_line(&bytes);
     bytes.extend_from_slice(checksum.as_bytes());
     Ok(Bytes::from(bytes))
 }
@@ -47,13 +47,13 @@ pub(crate) fn to_bytes(manifest: &impl Serialize) -> Result<Bytes> {
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (body, checksum) = bytes.split_at(end.unwrap_or(bytes.len()));
-    if checksum != checksum_line(body).as_bytes() {
+    if checksum != format_checksum_line(body).as_bytes() {
         return Err("its checksum does not match".to_owned());
     }
     serde_json::from_slice(body).map_err(|error| format!("it is not a valid manifest: {error}"))
 }
 
-fn checksum_line(body: &[u8]) -> String {
+fn format_checksum_line(body: &[u8]) -> String {
     format!("\n{{\"xxh3\":\"{:016x}\"}}\n", xxh3_64(body))
 }
 

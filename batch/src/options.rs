@@ -15,7 +15,7 @@ use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
 use stores::records::Records;
-use stores::registry::Schemas;
+use stores::registry::SchemaSource;
 use stores::views::ViewsWrite;
 
 /// The stores that the batch layer uses.
@@ -40,7 +40,7 @@ pub struct BatchPorts {
     /// Leases that exclude concurrent runs.
     pub leases: Arc<dyn Leases>,
     /// The schemas of Avro records.
-    pub schemas: Arc<dyn Schemas>,
+    pub schemas: Arc<dyn SchemaSource>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -106,7 +106,7 @@ options! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionOptions {
     /// How rows are divided into nodes.
-    pub tree: tree::Options,
+    pub tree: tree::TreeOptions,
     /// Approximate bytes of nodes of one key that are buffered until its head is known.
     pub nodes_bytes_max: usize,
 }
@@ -114,7 +114,7 @@ pub struct VersionOptions {
 impl Default for VersionOptions {
     fn default() -> Self {
         Self {
-            tree: tree::Options::default(),
+            tree: tree::TreeOptions::default(),
             nodes_bytes_max: 8 * 1024 * 1024,
         }
     }

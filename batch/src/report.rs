@@ -71,7 +71,7 @@ impl<'a> Stages<'a> {
 
     /// Starts a stage and ends the previous one.
     pub(crate) fn begin(&mut self, name: &'static str, total: u64) {
-        self.stop();
+        self.end_current();
         tracing::debug!(stage = name, "stage started");
         self.progress.stage(name, total);
         let span = tracing::info_span!(target: traces::TARGET, "stage", otel.name = name, total);
@@ -80,16 +80,16 @@ impl<'a> Stages<'a> {
 
     /// Ends the last stage and returns the seconds of all.
     pub(crate) fn end(mut self) -> Seconds {
-        self.stop();
+        self.end_current();
         self.seconds
     }
 
     /// Returns the seconds of the ended stages.
-    pub(crate) fn ended(&self) -> Seconds {
+    pub(crate) fn seconds(&self) -> Seconds {
         self.seconds.clone()
     }
 
-    fn stop(&mut self) {
+    fn end_current(&mut self) {
         if let Some((name, since, _)) = self.current.take() {
             self.seconds.0.push((name, since.elapsed().as_secs_f64()));
         }

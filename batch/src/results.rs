@@ -98,16 +98,16 @@ impl Results<'_> {
     }
 
     /// Returns the published state of each view that has published or started results.
-    pub(crate) async fn published_states<M: Manifest>(
+    pub(crate) async fn read_published_states<M: Manifest>(
         &self,
         tables: &BTreeMap<String, TableResults>,
     ) -> Result<BTreeMap<String, PublishedState<M>>> {
-        let files: BTreeSet<String> = self.files().await?.into_iter().collect();
+        let files: BTreeSet<String> = self.list_files().await?.into_iter().collect();
         let mut states = BTreeMap::new();
         for (view, table) in tables {
             let mut state = PublishedState::<M>::default();
             for result in table.published.iter().chain(&table.begun) {
-                let manifest: Option<M> = self.load(view, result).await?;
+                let manifest: Option<M> = self.read_manifest(view, result).await?;
                 let intact = manifest.filter(|manifest| manifest.files().is_subset(&files));
                 match intact {
                     None => state.is_unknown = true,
@@ -124,7 +124,7 @@ impl Results<'_> {
         Ok(states)
     }
 
-    async fn load<M: Manifest>(&self, view: &str, result: &str) -> Result<Option<M>> {
+    async fn read_manifest<M: Manifest>(&self, view: &str, result: &str) -> Result<Option<M>> {
         let path = self.manifest_path(view, result);
         let Some(bytes) = self.archive.get(&path).await? else {
             return Ok(None);
@@ -144,7 +144,7 @@ impl Results<'_> {
         let prefix = format!("results/{}/views", self.source);
         let listing = ResultListing {
             manifests: self.archive.list(&prefix).await?,
-            files: self.files().await?,
+            files: self.list_files().await?,
         };
         verify_lease(self.lease).await?;
         Ok(listing)
@@ -186,7 +186,7 @@ impl Results<'_> {
         paths
     }
 
-    async fn files(&self) -> Result<Vec<String>> {
+    async fn list_files(&self) -> Result<Vec<String>> {
         Ok(self.archive.list(&self.data_folder()).await?)
     }
 }
@@ -196,8 +196,8 @@ pub(crate) fn earliest_cuts(earliest: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut
     let Some(earliest) = earliest else {
         return cuts.to_vec();
     };
-    let both = earliest.into_iter().zip(cuts);
-    let earliest = both.map(|(a, b)| {
+    let pairs = earliest.into_iter().zip(cuts);
+    let earliest = pairs.map(|(a, b)| {
         if a.next_offset <= b.next_offset {
             a
         } else {

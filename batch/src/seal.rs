@@ -27,7 +27,7 @@ pub(crate) async fn seal_run(
     let deadline = Instant::now() + Duration::from_millis(options.roll_wait_ms);
     loop {
         let runs = ports.views.runs(source).await?.runs;
-        if let Some(run) = runs.open().filter(|run| run.state == RunState::Sealed) {
+        if let Some(run) = runs.open_run().filter(|run| run.state == RunState::Sealed) {
             return Ok(run.clone());
         }
         let epoch = runs.next_epoch();
@@ -36,11 +36,13 @@ pub(crate) async fn seal_run(
                 verify_cuts(ports, source, &cuts).await?;
                 propose_and_seal(ports, source, epoch, &cuts, &runs).await?
             }
-            Err(why) => Err(why),
+            Err(reason) => Err(reason),
         };
         match sealed {
             Ok(run) => return Ok(run),
-            Err(what) if Instant::now() >= deadline => return Err(Error::EndEpoch { epoch, what }),
+            Err(reason) if Instant::now() >= deadline => {
+                return Err(Error::EndEpoch { epoch, reason });
+            }
             Err(_) => {}
         }
         if stop.is_cancelled() {
@@ -79,8 +81,8 @@ async fn end_epochs(
         match ports.live.end_epoch(id, epoch).await? {
             Ok(cut) => cuts.push(cut),
             Err(refusal) => {
-                let why = refusal.to_string();
-                return repair(ports, id, epoch, &why).await.map(Err);
+                let reason = refusal.to_string();
+                return repair(ports, id, epoch, &reason).await.map(Err);
             }
         }
     }
@@ -148,7 +150,7 @@ async fn propose_and_seal(
         .await
     {
         Ok(_) => {}
-        Err(stores::Error::Refused(why)) => return Ok(Err(why)),
+        Err(stores::Error::Refused(reason)) => return Ok(Err(reason)),
         Err(error) => return Err(error.into()),
     }
     let partitions = u32::try_from(cuts.len()).map_err(|e| Error::fault("partitions", e))?;
@@ -157,13 +159,13 @@ async fn propose_and_seal(
         let state = states.get(index).and_then(Option::as_ref);
         if !can_seal(state, index, epoch, *cut, runs) {
             let id = PartitionId { source, partition };
-            let why = "its epoch no longer ends at the cut";
-            return repair(ports, id, epoch, why).await.map(Err);
+            let reason = "its epoch no longer ends at the cut";
+            return repair(ports, id, epoch, reason).await.map(Err);
         }
     }
     match ports.views.seal(source, epoch, &token).await {
         Ok(run) => Ok(Ok(run)),
-        Err(stores::Error::Refused(why)) => Ok(Err(why)),
+        Err(stores::Error::Refused(reason)) => Ok(Err(reason)),
         Err(error) => Err(error.into()),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
@@ -30,7 +30,7 @@ pub(crate) enum Task {
         /// The name of the job.
         job: String,
         /// The start times of the time partitions.
-        time_partitions: BTreeSet<Seconds>,
+        time_partitions: BTreeSet<UnixSeconds>,
     },
     /// Computes all boards over one file of the snapshot.
     Boards {
@@ -56,7 +56,7 @@ pub(crate) enum Output {
 
 impl Output {
     /// Returns the kind of the task, for logs.
-    pub(crate) const fn name(&self) -> &'static str {
+    pub(crate) const fn task_kind(&self) -> &'static str {
         match self {
             Self::Days(_) => "days",
             Self::Coarse(_) => "coarse",
@@ -182,7 +182,8 @@ pub(crate) enum Response {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     /// The message of the error.
-    pub(crate) what: String,
+    #[serde(rename = "what")]
+    pub(crate) message: String,
     /// True if a retry may succeed.
     pub(crate) is_transient: bool,
     /// The path and the description of a damaged file, if that is the cause.
@@ -192,7 +193,7 @@ pub(crate) struct Failure {
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
         Self {
-            what: error.to_string(),
+            message: error.to_string(),
             is_transient: error.is_transient(),
             damaged: error.damaged_file(),
         }
@@ -202,9 +203,9 @@ impl From<&Error> for Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure.damaged {
-            Some((path, why)) => stores::Error::DamagedFile { path, why }.into(),
-            None if failure.is_transient => Self::Workers(failure.what),
-            None => Self::Request(failure.what),
+            Some((path, reason)) => stores::Error::DamagedFile { path, reason }.into(),
+            None if failure.is_transient => Self::Workers(failure.message),
+            None => Self::Request(failure.message),
         }
     }
 }
@@ -240,14 +241,14 @@ mod tests {
         };
         let damaged = || stores::Error::DamagedFile {
             path: "a/b".to_owned(),
-            why: "it is short".to_owned(),
+            reason: "it is short".to_owned(),
         };
         let error = round_trip(damaged().into());
         assert_eq!(error.to_string(), damaged().to_string());
         assert_eq!(error.damaged_file().expect("a file").0, "a/b");
         let unavailable = || stores::Error::Unavailable {
-            what: "reading a".to_owned(),
-            why: "no answer".to_owned(),
+            operation: "reading a".to_owned(),
+            reason: "no answer".to_owned(),
         };
         let error = round_trip(unavailable().into());
         assert!(error.is_transient(), "{error}");

@@ -61,7 +61,7 @@ impl Worker {
         let response = match self.run(task).await {
             Ok(output) => {
                 let seconds = since.elapsed().as_secs_f64();
-                tracing::info!(task = output.name(), seconds, "task done");
+                tracing::info!(task = output.task_kind(), seconds, "task done");
                 Response::Done(output)
             }
             Err(error) => {
@@ -100,13 +100,13 @@ impl Worker {
         let (catalog, engine) = (&self.catalog, self.engine.clone());
         match file {
             StageInputFile::Boards(file) => {
-                let compute = file.compute(catalog, engine, self.archive.clone())?;
+                let compute = file.into_compute(catalog, engine, self.archive.clone())?;
                 Ok(StageInput::Boards(Arc::new(compute)))
             }
             StageInputFile::Aggregates(file) => {
                 let archive = self.archive.with_cache(FILE_CACHE_BYTES);
                 let publisher = match file.edition {
-                    Some(edition) => Some(self.publisher(edition, archive.clone()).await?),
+                    Some(edition) => Some(self.open_publisher(edition, archive.clone()).await?),
                     None => None,
                 };
                 let shared = file.shared(catalog, engine, archive, publisher)?;
@@ -115,7 +115,7 @@ impl Worker {
         }
     }
 
-    async fn publisher(
+    async fn open_publisher(
         &self,
         edition: tally::Edition,
         archive: Archive,
@@ -142,7 +142,7 @@ impl Worker {
         Error::Request(format!(
             "{} cannot read the input of a stage: {path} is not in {}. Either the run has ended, or the executor uses another archive: configure the same bucket in [s3], or the same folder (--data-dir) and namespace",
             self.name,
-            self.archive.description()
+            self.archive.describe_location()
         ))
     }
 }

@@ -15,7 +15,7 @@ use crate::executors::Executors;
 #[derive(Debug)]
 pub(crate) struct BallistaExecutors {
     address: Address,
-    try_max: Duration,
+    attempt_timeout: Duration,
     /// Connection of the current runs. Each group of runs opens a new one, so that a broken one is not reused.
     cluster: Mutex<Option<Arc<Cluster>>>,
 }
@@ -25,26 +25,27 @@ impl BallistaExecutors {
     pub(crate) fn new(address: Address, options: &BatchOptions) -> Self {
         Self {
             address,
-            try_max: Duration::from_secs(options.task_seconds_max),
+            attempt_timeout: Duration::from_secs(options.task_seconds_max),
             cluster: Mutex::default(),
         }
     }
 
     /// Returns the connection, and opens one if there is none.
-    async fn connected(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
+    async fn get_or_connect(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
         let mut cluster = self.cluster.lock().await;
         if let Some(cluster) = &*cluster {
             return Ok(Arc::clone(cluster));
         }
-        let connected = Cluster::connect(self.address.clone(), self.try_max, stop).await?;
-        Ok(Arc::clone(cluster.insert(Arc::new(connected))))
+        let new_cluster =
+            Cluster::connect(self.address.clone(), self.attempt_timeout, stop).await?;
+        Ok(Arc::clone(cluster.insert(Arc::new(new_cluster))))
     }
 }
 
 #[async_trait]
 impl Executors for BallistaExecutors {
     async fn connect(&self, stop: &CancellationToken) -> anyhow::Result<()> {
-        self.connected(stop).await?;
+        self.get_or_connect(stop).await?;
         Ok(())
     }
 }
@@ -52,15 +53,15 @@ impl Executors for BallistaExecutors {
 #[async_trait]
 impl Workers for BallistaExecutors {
     fn concurrency_max(&self) -> usize {
-        Cluster::AT_ONCE
+        Cluster::CONCURRENT_TASKS_MAX
     }
 
     async fn run_task(&self, task: &str, stop: &CancellationToken) -> batch::Result<String> {
-        let answer = match self.connected(stop).await {
+        let result = match self.get_or_connect(stop).await {
             Ok(cluster) => cluster.run_task(task, stop).await,
             Err(error) => Err(error),
         };
-        answer.map_err(|error| match error {
+        result.map_err(|error| match error {
             scale::Error::Stopped => batch::Error::Stopped,
             error => batch::Error::Workers(error.to_string()),
         })
@@ -79,7 +80,7 @@ impl Workers for BallistaExecutors {
 pub(crate) struct BatchWorker(pub(crate) batch::Worker);
 
 #[async_trait]
-impl scale::Worker for BatchWorker {
+impl scale::TaskRunner for BatchWorker {
     async fn run_task(&self, task: &str) -> String {
         self.0.run_task(task).await
     }

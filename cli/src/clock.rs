@@ -14,11 +14,11 @@ impl Clock for SystemClock {
         reason = "all other code receives a Clock; this is the real one"
     )]
     fn now_ms(&self) -> i64 {
-        let millis =
-            |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        let to_ms =
+            |duration: std::time::Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => millis(since),
-            Err(before) => -millis(before.duration()),
+            Ok(after_epoch) => to_ms(after_epoch),
+            Err(error) => -to_ms(error.duration()),
         }
     }
 }

@@ -9,7 +9,7 @@ use scale::Address;
 #[cfg(feature = "scale")]
 use crate::ballista::BallistaExecutors;
 use crate::executors::Executors;
-use crate::failure::usage;
+use crate::failure::usage_error;
 
 /// The engine of a batch run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,13 +25,13 @@ impl BatchEngine {
     /// Parses `local` or `ballista://HOST:PORT`.
     ///
     /// # Errors
-    /// [`crate::failure::Usage`] for any other text, and for Ballista in a build without `scale`.
+    /// [`crate::failure::UsageError`] for any other text, and for Ballista in a build without `scale`.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         if text == "local" {
             return Ok(Self::Local);
         }
         let Some(address) = text.strip_prefix("ballista://") else {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "--engine {text}: unknown engine; write local, or ballista://HOST:PORT"
             )));
         };
@@ -41,17 +41,17 @@ impl BatchEngine {
     #[cfg(feature = "scale")]
     fn parse_ballista(text: &str, address: &str) -> anyhow::Result<Self> {
         let address = address.trim_end_matches('/').parse::<Address>();
-        let address = address.map_err(|error| usage(format!("--engine {text}: {error}")))?;
+        let address = address.map_err(|error| usage_error(format!("--engine {text}: {error}")))?;
         Ok(Self::Ballista(address))
     }
 
     #[cfg(not(feature = "scale"))]
     fn parse_ballista(text: &str, _address: &str) -> anyhow::Result<Self> {
-        Err(needs_scale(&format!("--engine {text}")))
+        Err(missing_scale_error(&format!("--engine {text}")))
     }
 
-    /// The executors, if other machines compute. No connection is made yet.
-    pub(crate) fn executors(&self, options: &BatchOptions) -> Option<Arc<dyn Executors>> {
+    /// Creates the client of the executors, if other machines compute. It does not connect yet.
+    pub(crate) fn create_executors(&self, options: &BatchOptions) -> Option<Arc<dyn Executors>> {
         #[cfg(not(feature = "scale"))]
         let _ = options;
         match self {
@@ -65,11 +65,11 @@ impl BatchEngine {
     }
 }
 
-/// The usage error of a command or flag that a build without `scale` lacks.
+/// Creates the usage error of a command or flag that a build without `scale` lacks.
 #[cfg(not(feature = "scale"))]
-pub(crate) fn needs_scale(what: &str) -> anyhow::Error {
-    usage(format!(
-        "{what} needs the Cargo feature `scale`, which this build lacks; build with `--features scale`, or install the archive with `scale` in its name"
+pub(crate) fn missing_scale_error(subject: &str) -> anyhow::Error {
+    usage_error(format!(
+        "{subject} needs the Cargo feature `scale`, which this build lacks; build with `--features scale`, or install the archive with `scale` in its name"
     ))
 }
 
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(BatchEngine::parse("local").unwrap(), BatchEngine::Local);
         for text in ["", "Local", "ballista", "spark://h:1"] {
             let error = BatchEngine::parse(text).unwrap_err();
-            assert!(error.is::<crate::failure::Usage>(), "{error}");
+            assert!(error.is::<crate::failure::UsageError>(), "{error}");
             assert!(error.to_string().contains("write"), "{error}");
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn ballista_needs_the_feature_scale() {
         let error = BatchEngine::parse("ballista://h:50050").unwrap_err();
-        assert!(error.is::<crate::failure::Usage>(), "{error}");
+        assert!(error.is::<crate::failure::UsageError>(), "{error}");
         assert!(error.to_string().contains("`scale`"), "{error}");
     }
 }

@@ -2,57 +2,57 @@
 
 use std::process::ExitCode;
 
-use crate::output::Closed;
+use crate::output::StdoutClosed;
 
 /// Success.
-const DONE: u8 = 0;
+const SUCCESS_STATUS: u8 = 0;
 /// Failure.
-const FAILED: u8 = 1;
+const FAILURE_STATUS: u8 = 1;
 /// Invalid command line or configuration.
-const USAGE: u8 = 2;
+const USAGE_STATUS: u8 = 2;
 /// The command succeeded, and found differences that it did not repair.
-const DIFFERS: u8 = 3;
+const DIFFERENCES_STATUS: u8 = 3;
 
 /// An invalid command line or configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
 /// Unrepaired differences, or unfinished work. Without a message, the command's output describes them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("there are unrepaired differences"))]
-pub(crate) struct Differs(pub(crate) Option<String>);
+pub(crate) struct UnrepairedDifferences(pub(crate) Option<String>);
 
-/// A [`Usage`] as the error of a command.
-pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
-    anyhow::Error::new(Usage(message.into()))
+/// Creates a [`UsageError`] as the error of a command.
+pub(crate) fn usage_error(message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(UsageError(message.into()))
 }
 
 /// Prints an error as one line on standard error, and returns the exit status.
 pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else {
-        return ExitCode::from(DONE);
+        return ExitCode::from(SUCCESS_STATUS);
     };
-    if error.chain().any(|cause| cause.is::<Closed>()) {
+    if error.chain().any(|cause| cause.is::<StdoutClosed>()) {
         // The reader of the output has closed the pipe.
-        return ExitCode::from(DONE);
+        return ExitCode::from(SUCCESS_STATUS);
     }
     let differs = error.chain().find_map(|cause| cause.downcast_ref());
-    if let Some(Differs(None)) = differs {
-        return ExitCode::from(DIFFERS);
+    if let Some(UnrepairedDifferences(None)) = differs {
+        return ExitCode::from(DIFFERENCES_STATUS);
     }
-    crate::output::error(&one_line(&format!("{error:#}")));
-    if error.chain().any(|cause| cause.is::<Usage>()) {
-        ExitCode::from(USAGE)
+    crate::output::print_error(&join_lines(&format!("{error:#}")));
+    if error.chain().any(|cause| cause.is::<UsageError>()) {
+        ExitCode::from(USAGE_STATUS)
     } else if differs.is_some() {
-        ExitCode::from(DIFFERS)
+        ExitCode::from(DIFFERENCES_STATUS)
     } else {
-        ExitCode::from(FAILED)
+        ExitCode::from(FAILURE_STATUS)
     }
 }
 
-/// Joins the lines of a text.
-pub(crate) fn one_line(text: &str) -> String {
+/// Joins the lines of a text to one line.
+pub(crate) fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -69,25 +69,25 @@ mod tests {
             format!("{:?}", ExitCode::from(1))
         );
         assert_eq!(
-            code(Err(usage("x").context("y"))),
+            code(Err(usage_error("x").context("y"))),
             format!("{:?}", ExitCode::from(2))
         );
         assert_eq!(
-            code(Err(Differs::default().into())),
+            code(Err(UnrepairedDifferences::default().into())),
             format!("{:?}", ExitCode::from(3))
         );
         assert_eq!(
-            code(Err(Differs(Some("x".to_owned())).into())),
+            code(Err(UnrepairedDifferences(Some("x".to_owned())).into())),
             format!("{:?}", ExitCode::from(3))
         );
         assert_eq!(
-            code(Err(anyhow::Error::new(Closed))),
+            code(Err(anyhow::Error::new(StdoutClosed))),
             format!("{:?}", ExitCode::from(0))
         );
     }
 
     #[test]
     fn messages_are_one_line() {
-        assert_eq!(one_line("a\n  b\r\n\tc "), "a b c");
+        assert_eq!(join_lines("a\n  b\r\n\tc "), "a b c");
     }
 }

@@ -19,7 +19,7 @@ use stores::log::create_topics;
 
 use crate::clock::SystemClock;
 use crate::settings::{ReconciliationSection, Settings};
-use crate::{draws, monitoring};
+use crate::{monitoring, random};
 
 /// The stores of an installation, from which its layers are built.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Installation {
     /// # Errors
     /// A folder that cannot be created or written, or damaged stores.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let stores = Stores::open(&settings.stores()).await?;
+        let stores = Stores::open(&settings.stores_options()).await?;
         Ok(Self {
             settings: settings.clone(),
             suppressions: Suppressions::new(Arc::clone(&stores.erasures)),
@@ -50,7 +50,7 @@ impl Installation {
     /// # Errors
     /// As [`Installation::open`], or if the data folder is missing.
     pub(crate) async fn open_existing(settings: &Settings) -> anyhow::Result<Self> {
-        let options = settings.stores();
+        let options = settings.stores_options();
         let folder = options.folder();
         anyhow::ensure!(
             folder.is_dir() || !options.has_embedded(),
@@ -70,34 +70,34 @@ impl Installation {
         &self.clock
     }
 
-    /// All views.
+    /// Loads all views.
     ///
     /// # Errors
     /// An invalid definition.
-    pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
-        Self::catalog_of(&self.settings)
+    pub(crate) fn load_catalog(&self) -> anyhow::Result<Catalog> {
+        Self::load_catalog_from(&self.settings)
     }
 
-    /// All views of an installation with these settings.
+    /// Loads all views of an installation with these settings.
     ///
     /// # Errors
     /// An invalid definition.
-    pub(crate) fn catalog_of(settings: &Settings) -> anyhow::Result<Catalog> {
+    pub(crate) fn load_catalog_from(settings: &Settings) -> anyhow::Result<Catalog> {
         let catalog = match &settings.views_dir {
             Some(folder) => Catalog::with_custom_views(folder)?,
             None => Catalog::built_in()?,
         };
-        Ok(match settings.applications.counting()? {
+        Ok(match settings.applications.parse_counting()? {
             Some(counting) => catalog.with_counting(&counting),
             None => catalog,
         })
     }
 
-    /// The intake of a source.
+    /// Opens the intake of a source.
     ///
     /// # Errors
     /// Those of the log.
-    pub(crate) async fn intake(&self, source: Source) -> anyhow::Result<Intake> {
+    pub(crate) async fn open_intake(&self, source: Source) -> anyhow::Result<Intake> {
         let partitions = self.settings.log.partitions;
         let ports = IntakePorts {
             log: Arc::clone(&self.stores.log) as _,
@@ -106,11 +106,11 @@ impl Installation {
             clock: Arc::clone(&self.clock),
         };
         let intake = Intake::open(ports, source, partitions).await?;
-        if Source::LOGGED.contains(&source) && intake.partitions() != partitions {
+        if Source::LOGGED.contains(&source) && intake.partition_count() != partitions {
             tracing::warn!(
                 %source,
                 configured = partitions,
-                has = intake.partitions(),
+                has = intake.partition_count(),
                 "log.partitions applies to new topics only; this topic keeps its partitions"
             );
         }
@@ -122,8 +122,8 @@ impl Installation {
     /// # Errors
     /// Those of the log.
     pub(crate) async fn create_topics(&self) -> anyhow::Result<Vec<String>> {
-        let made = create_topics(&*self.stores.log, self.settings.log.partitions).await?;
-        let messages = made.into_iter().map(|(topic, partitions)| {
+        let topics = create_topics(&*self.stores.log, self.settings.log.partitions).await?;
+        let messages = topics.into_iter().map(|(topic, partitions)| {
             format!("log: created topic {topic} with {partitions} partitions")
         });
         Ok(messages.collect())
@@ -134,19 +134,23 @@ impl Installation {
         &self.settings.batch
     }
 
-    /// The query engine.
+    /// Creates the query engine.
     ///
     /// # Errors
     /// A spill folder that cannot be used.
-    pub(crate) fn engine(&self) -> anyhow::Result<Engine> {
-        engine(&self.settings)
+    pub(crate) fn create_engine(&self) -> anyhow::Result<Engine> {
+        create_engine(&self.settings)
     }
 
-    /// The speed layer of a source.
+    /// Creates the speed layer of a source.
     ///
     /// # Errors
     /// Invalid views.
-    pub(crate) async fn speed(&self, engine: &Engine, source: Source) -> anyhow::Result<Speed> {
+    pub(crate) async fn create_speed(
+        &self,
+        engine: &Engine,
+        source: Source,
+    ) -> anyhow::Result<Speed> {
         let stores = &self.stores;
         let ports = SpeedPorts {
             schemas: Arc::clone(&stores.schemas) as _,
@@ -161,7 +165,7 @@ impl Installation {
             records: Arc::clone(&stores.records),
             recounts: Arc::clone(&stores.entities) as _,
             clock: Arc::clone(&self.clock),
-            draws: Arc::new(draws::unforeseen()),
+            draws: Arc::new(random::create_seeded_random()),
         };
         let notices = &self.settings.notices;
         let options = SpeedOptions {
@@ -170,14 +174,14 @@ impl Installation {
             notice_give_up_after_ms: notices.give_up_after_ms,
             ..self.settings.speed.clone()
         };
-        Ok(Speed::build(ports, &self.catalog()?, engine, source, options).await?)
+        Ok(Speed::build(ports, &self.load_catalog()?, engine, source, options).await?)
     }
 
-    /// The batch layer.
+    /// Creates the batch layer.
     ///
     /// # Errors
     /// Invalid views.
-    pub(crate) fn batch(&self, engine: &Engine) -> anyhow::Result<Batch> {
+    pub(crate) fn create_batch(&self, engine: &Engine) -> anyhow::Result<Batch> {
         let stores = &self.stores;
         let ports = BatchPorts {
             schemas: Arc::clone(&stores.schemas) as _,
@@ -193,14 +197,19 @@ impl Installation {
             clock: Arc::clone(&self.clock),
         };
         let options = BatchOptions {
-            holder: holder(),
+            holder: lease_holder(),
             ..self.settings.batch.clone()
         };
-        Ok(Batch::new(ports, self.catalog()?, engine.clone(), options))
+        Ok(Batch::new(
+            ports,
+            self.load_catalog()?,
+            engine.clone(),
+            options,
+        ))
     }
 
     /// The scheduled reconciliations.
-    pub(crate) fn reconciliations(&self) -> &[ReconciliationSection] {
+    pub(crate) fn reconciliation_sections(&self) -> &[ReconciliationSection] {
         &self.settings.reconciliation
     }
 
@@ -209,21 +218,24 @@ impl Installation {
         self.settings.retention.is_set()
     }
 
-    /// Retention, which deletes expired data.
+    /// Creates retention, which deletes expired data.
     ///
     /// # Errors
-    /// As [`Installation::batch`].
-    pub(crate) fn retention(&self, engine: &Engine) -> anyhow::Result<Retention> {
+    /// As [`Installation::create_batch`].
+    pub(crate) fn create_retention(&self, engine: &Engine) -> anyhow::Result<Retention> {
         let records = Arc::clone(&self.stores.entities) as _;
         let options = self.settings.retention;
-        Ok(Retention::new(self.batch(engine)?, records, options))
+        Ok(Retention::new(self.create_batch(engine)?, records, options))
     }
 
-    /// The serving layer; it answers `/metrics` if `metrics` are given.
+    /// Creates the serving layer, which serves `/metrics` if there are `metrics`.
     ///
     /// # Errors
     /// Invalid options.
-    pub(crate) fn serving(&self, metrics: Option<PrometheusHandle>) -> anyhow::Result<Serving> {
+    pub(crate) fn create_serving(
+        &self,
+        metrics: Option<PrometheusHandle>,
+    ) -> anyhow::Result<Serving> {
         let stores = &self.stores;
         let ports = ServingPorts {
             log: Arc::clone(&stores.log) as _,
@@ -239,19 +251,19 @@ impl Installation {
             suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
-        let metrics = metrics.map(monitoring::text);
+        let metrics = metrics.map(monitoring::create_metrics_text);
         let options = self.settings.serving.clone();
-        Ok(Serving::new(ports, self.catalog()?, options, metrics)?)
+        Ok(Serving::new(ports, self.load_catalog()?, options, metrics)?)
     }
 }
 
-/// The query engine of an installation with these settings.
+/// Creates the query engine of an installation with these settings.
 ///
 /// # Errors
 /// A spill folder that cannot be used.
-pub(crate) fn engine(settings: &Settings) -> anyhow::Result<Engine> {
+pub(crate) fn create_engine(settings: &Settings) -> anyhow::Result<Engine> {
     let query = &settings.query;
-    let spill_folder = settings.stores().folder().join("spill");
+    let spill_folder = settings.stores_options().folder().join("spill");
     Engine::new(EngineOptions {
         threads: query.threads,
         memory_bytes: query.memory_bytes,
@@ -261,13 +273,13 @@ pub(crate) fn engine(settings: &Settings) -> anyhow::Result<Engine> {
     .with_context(|| format!("using {}", spill_folder.display()))
 }
 
-/// The archive of an installation, for a process that needs no other store.
+/// Opens the archive of an installation, for a process that needs no other store.
 ///
 /// # Errors
 /// A missing folder, or invalid options.
 #[cfg(feature = "scale")]
-pub(crate) fn archive(settings: &Settings) -> anyhow::Result<Archive> {
-    let stores = settings.stores();
+pub(crate) fn open_archive(settings: &Settings) -> anyhow::Result<Archive> {
+    let stores = settings.stores_options();
     let folder = stores.folder();
     anyhow::ensure!(
         !stores.s3.bucket.is_empty() || folder.is_dir(),
@@ -277,8 +289,8 @@ pub(crate) fn archive(settings: &Settings) -> anyhow::Result<Archive> {
     Ok(stores.archive()?)
 }
 
-/// Name of this process as a holder of leases: process id and host.
-pub(crate) fn holder() -> String {
+/// Returns the name of this process as a holder of leases: process id and host.
+pub(crate) fn lease_holder() -> String {
     let process = format!("process {}", std::process::id());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {

@@ -8,7 +8,6 @@ mod args;
 mod ballista;
 mod clock;
 mod commands;
-mod draws;
 mod engine;
 mod executors;
 mod failure;
@@ -18,6 +17,7 @@ mod installation;
 mod monitoring;
 mod output;
 mod progress;
+mod random;
 mod reconciling;
 mod roles;
 mod settings;
@@ -40,15 +40,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let arguments = std::env::args_os();
     if arguments.len() == 1 {
-        return failure::exit_code(output::raw(args::overview().as_bytes()));
+        return failure::exit_code(output::write_stdout(args::render_overview().as_bytes()));
     }
-    let matches = args::command().try_get_matches_from(arguments);
+    let matches = args::build_command().try_get_matches_from(arguments);
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
-            return failure::exit_code(output::closed(error.print()));
+            return failure::exit_code(output::check_stdout_write(error.print()));
         }
-        Err(error) => return failure::exit_code(Err(failure::usage(args::usage_error(&error)))),
+        Err(error) => {
+            return failure::exit_code(Err(failure::usage_error(args::format_usage_error(&error))));
+        }
     };
     failure::exit_code(run(cli))
 }
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
 /// caller's modes.
 fn keep_files_private(command: &Command) {
     if !matches!(command, Command::Generate(_) | Command::Man { .. }) {
-        let _former = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+        let _previous = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     }
 }
 
@@ -67,7 +69,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let context = commands::Context::new(&cli)?;
     // Each client is an open file, and the default limit of shells is low. If it cannot be raised, the connection limits
     // apply.
-    let _raised = rlimit::increase_nofile_limit(u64::MAX);
+    let _limit = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

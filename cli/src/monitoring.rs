@@ -10,12 +10,12 @@ use serving::MetricsText;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::usage;
+use crate::failure::usage_error;
 
 /// Interval of the recorder's maintenance.
-const UPKEEP: Duration = Duration::from_secs(5);
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Upper bounds of the duration histograms' buckets, in seconds.
-const SECONDS: [f64; 13] = [
+const DURATION_BUCKETS_S: [f64; 13] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0,
 ];
 
@@ -97,51 +97,52 @@ backstitch_pages_request_duration_seconds Duration of HTTP requests of pages, by
 backstitch_speed_recount_handler_seconds Duration of recounts of applications";
 
 /// Rare counters with the label `source`. They start at 0, so that an alert sees their first increase.
-const RARE_BY_SOURCE: &[&str] = &[
+const ZEROED_COUNTERS_BY_SOURCE: &[&str] = &[
     "backstitch_ingest_dead_letters_total",
     "backstitch_speed_dead_letters_total",
 ];
 
 /// Rare counters without labels.
-const RARE: &[&str] = &[
+const ZEROED_COUNTERS: &[&str] = &[
     "backstitch_reconcile_alerts_given_up_total",
     "backstitch_speed_notices_given_up_total",
 ];
 
-/// Names and help texts of a table.
-fn described(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// Parses names and help texts of a table.
+fn parse_table(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     table.lines().filter_map(|line| line.split_once(' '))
 }
 
 static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
 
-/// Installs the recorder of this process.
+/// Installs the recorder of this process, or returns the installed one.
 ///
 /// # Errors
-/// A recorder that is already installed.
-pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
+/// Another recorder is installed.
+pub(crate) fn install_recorder() -> anyhow::Result<PrometheusHandle> {
     if let Some(handle) = RECORDER.get() {
         return Ok(handle.clone());
     }
     let mut builder = PrometheusBuilder::new();
-    for (name, _) in described(HISTOGRAMS) {
-        builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), &SECONDS)?;
+    for (name, _) in parse_table(HISTOGRAMS) {
+        builder =
+            builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), &DURATION_BUCKETS_S)?;
     }
     let handle = builder.install_recorder()?;
-    for (name, meaning) in described(COUNTERS) {
-        metrics::describe_counter!(name, meaning);
+    for (name, help) in parse_table(COUNTERS) {
+        metrics::describe_counter!(name, help);
     }
-    for (name, meaning) in described(GAUGES) {
-        metrics::describe_gauge!(name, meaning);
+    for (name, help) in parse_table(GAUGES) {
+        metrics::describe_gauge!(name, help);
     }
-    for (name, meaning) in described(HISTOGRAMS) {
-        metrics::describe_histogram!(name, metrics::Unit::Seconds, meaning);
+    for (name, help) in parse_table(HISTOGRAMS) {
+        metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
     }
     // An alert on an increase misses a counter that appears with its first event.
-    for name in RARE {
+    for name in ZEROED_COUNTERS {
         metrics::counter!(*name).increment(0);
     }
-    for name in RARE_BY_SOURCE {
+    for name in ZEROED_COUNTERS_BY_SOURCE {
         for source in Source::ALL {
             metrics::counter!(*name, "source" => source.name()).increment(0);
         }
@@ -150,8 +151,8 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
     Ok(RECORDER.get_or_init(|| handle).clone())
 }
 
-/// Renders `/metrics`, including the resources of the process.
-pub(crate) fn text(handle: PrometheusHandle) -> MetricsText {
+/// Creates the renderer of `/metrics`, including the resources of the process.
+pub(crate) fn create_metrics_text(handle: PrometheusHandle) -> MetricsText {
     let process = metrics_process::Collector::new("backstitch_");
     process.describe();
     MetricsText::new(move || {
@@ -161,8 +162,8 @@ pub(crate) fn text(handle: PrometheusHandle) -> MetricsText {
 }
 
 /// Maintains the recorder until `stop`.
-pub(crate) async fn keep_up(handle: PrometheusHandle, stop: CancellationToken) {
-    while crate::shutdown::sleep_unless_cancelled(UPKEEP, &stop).await {
+pub(crate) async fn run_upkeep(handle: PrometheusHandle, stop: CancellationToken) {
+    while crate::shutdown::sleep_unless_cancelled(UPKEEP_INTERVAL, &stop).await {
         handle.run_upkeep();
     }
 }
@@ -171,22 +172,22 @@ pub(crate) async fn keep_up(handle: PrometheusHandle, stop: CancellationToken) {
 ///
 /// # Errors
 /// An invalid address.
-pub(crate) async fn listen(
+pub(crate) async fn serve_metrics(
     address: &str,
     stop: CancellationToken,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| {
-        usage(format!(
+        usage_error(format!(
             "telemetry.metrics_listen {address:?}: {error}; expected a free address and port, such as 127.0.0.1:9464"
         ))
     })?;
-    let handle = recorder().context("starting the metrics recorder")?;
-    let text = text(handle.clone());
+    let handle = install_recorder().context("starting the metrics recorder")?;
+    let text = create_metrics_text(handle.clone());
     Ok(async move {
-        let answering = serving::monitor(listener, text, stop.clone());
-        let (answered, ()) = tokio::join!(answering, keep_up(handle, stop));
-        if let Err(error) = answered {
+        let server = serving::monitor(listener, text, stop.clone());
+        let (result, ()) = tokio::join!(server, run_upkeep(handle, stop));
+        if let Err(error) = result {
             tracing::error!(%error, "the metrics endpoint stopped");
         }
     })
@@ -199,22 +200,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_of_the_kind_that_they_say() {
-        let all = || {
+    fn counters_and_only_counters_end_in_total() {
+        let metrics = || {
             [COUNTERS, GAUGES, HISTOGRAMS]
                 .into_iter()
-                .flat_map(described)
+                .flat_map(parse_table)
         };
-        let names: BTreeSet<&str> = all().map(|(name, _)| name).collect();
+        let names: BTreeSet<&str> = metrics().map(|(name, _)| name).collect();
         let lines = [COUNTERS, GAUGES, HISTOGRAMS].map(|table| table.lines().count());
         assert_eq!(names.len(), lines.iter().sum::<usize>());
-        for (name, meaning) in all() {
+        for (name, help) in metrics() {
             assert!(
-                name.starts_with("backstitch_") && !meaning.is_empty(),
+                name.starts_with("backstitch_") && !help.is_empty(),
                 "{name}"
             );
         }
-        assert!(described(COUNTERS).all(|(name, _)| name.ends_with("_total")));
-        assert!(described(GAUGES).all(|(name, _)| !name.ends_with("_total")));
+        assert!(parse_table(COUNTERS).all(|(name, _)| name.ends_with("_total")));
+        assert!(parse_table(GAUGES).all(|(name, _)| !name.ends_with("_total")));
     }
 }

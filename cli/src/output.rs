@@ -10,69 +10,72 @@ use serde::Serialize;
 /// The reader of standard output has closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("standard output was closed")]
-pub(crate) struct Closed;
+pub(crate) struct StdoutClosed;
 
 /// Format of results.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    json: bool,
+    is_json: bool,
 }
 
 impl Output {
     /// Results as JSON or text.
-    pub(crate) const fn new(json: bool) -> Self {
-        Self { json }
+    pub(crate) const fn new(is_json: bool) -> Self {
+        Self { is_json }
     }
 
     /// True if results are JSON.
     pub(crate) const fn is_json(self) -> bool {
-        self.json
+        self.is_json
     }
 
-    /// Prints a result as one JSON document, or as the lines of `text`.
-    pub(crate) fn result<T: Serialize>(
+    /// Prints a result as one JSON document, or as the text of `format`.
+    pub(crate) fn print_result<T: Serialize>(
         self,
         value: &T,
-        text: impl FnOnce(&T) -> String,
+        format: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        if self.json {
+        if self.is_json {
             let mut document = serde_json::to_vec(value)?;
             document.push(b'\n');
-            raw(&document)
+            write_stdout(&document)
         } else {
-            let mut text = text(value);
+            let mut text = format(value);
             if !text.is_empty() && !text.ends_with('\n') {
                 text.push('\n');
             }
-            raw(text.as_bytes())
+            write_stdout(text.as_bytes())
         }
     }
 
-    /// Prints entries as one JSON document, or one line each. Without entries the text is `none`.
-    pub(crate) fn list<T: Serialize>(
+    /// Prints entries as one JSON document, or one line each. Without entries the text is `empty_text`.
+    pub(crate) fn print_list<T: Serialize>(
         self,
         entries: &[T],
-        none: &str,
-        line: impl Fn(&T) -> String,
+        empty_text: &str,
+        format_entry: impl Fn(&T) -> String,
     ) -> anyhow::Result<()> {
-        self.result(&entries, |entries| match entries.is_empty() {
-            true => none.to_owned(),
-            false => entries.iter().map(|entry| line(entry) + "\n").collect(),
+        self.print_result(&entries, |entries| match entries.is_empty() {
+            true => empty_text.to_owned(),
+            false => entries
+                .iter()
+                .map(|entry| format_entry(entry) + "\n")
+                .collect(),
         })
     }
 }
 
 /// Writes bytes to standard output.
-pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn write_stdout(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    closed(out.write_all(bytes).and_then(|()| out.flush()))
+    check_stdout_write(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
 /// Converts an error of standard output to the error of a command.
-pub(crate) fn closed(written: io::Result<()>) -> anyhow::Result<()> {
+pub(crate) fn check_stdout_write(written: io::Result<()>) -> anyhow::Result<()> {
     written.map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            anyhow::Error::new(Closed)
+            anyhow::Error::new(StdoutClosed)
         } else {
             anyhow::Error::new(error).context("writing to standard output")
         }
@@ -80,7 +83,7 @@ pub(crate) fn closed(written: io::Result<()>) -> anyhow::Result<()> {
 }
 
 /// Writes an error message as one line to standard error.
-pub(crate) fn error(message: &str) {
+pub(crate) fn print_error(message: &str) {
     crate::progress::suspend(|| {
         // A failure to write to standard error cannot be reported.
         drop(writeln!(io::stderr().lock(), "error: {message}"));

@@ -5,30 +5,33 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use anyhow::Context;
-use batch::{Policy, RestoreRequest, Scheduled, ScheduledView};
+use batch::{Policy, ReconcileRequest, Scheduled, ScheduledView};
 use schemas::source::Source;
 use stores::Secret;
 use stores::intake::Intake;
 
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::installation::Installation;
 use crate::settings::ReconciliationSection;
 
-/// The scheduled reconciliations, or only the one named `only`.
+/// Builds the scheduled reconciliations, or only that with the name `only`.
 ///
 /// # Errors
 /// An unknown name or view, or a token that cannot be read.
-pub(crate) async fn scheduled(
+pub(crate) async fn load_scheduled(
     installation: &Installation,
     only: Option<&str>,
 ) -> anyhow::Result<Vec<Scheduled>> {
-    let sections = installation.reconciliations();
+    let sections = installation.reconciliation_sections();
     let is_selected =
         |section: &&ReconciliationSection| only.is_none_or(|only| section.name == only);
-    let found: Vec<&ReconciliationSection> = sections.iter().filter(is_selected).collect();
-    if let (Some(name), true) = (only, found.is_empty()) {
-        let known: Vec<&str> = sections.iter().map(|one| one.name.as_str()).collect();
-        return Err(usage(format!(
+    let selected: Vec<&ReconciliationSection> = sections.iter().filter(is_selected).collect();
+    if let (Some(name), true) = (only, selected.is_empty()) {
+        let known: Vec<&str> = sections
+            .iter()
+            .map(|section| section.name.as_str())
+            .collect();
+        return Err(usage_error(format!(
             "--scheduled {name}: no [[reconciliation]] has this name; known names: {}",
             if known.is_empty() {
                 "none".to_owned()
@@ -37,57 +40,62 @@ pub(crate) async fn scheduled(
             }
         )));
     }
-    let catalog = installation.catalog()?;
+    let catalog = installation.load_catalog()?;
     let mut intakes: BTreeMap<Source, Arc<Intake>> = BTreeMap::new();
-    let mut all = Vec::new();
-    for section in found {
-        let request = request(section)?;
+    let mut reconciliations = Vec::new();
+    for section in selected {
+        let request = build_request(section)?;
         let mut views = Vec::new();
         for view in &section.views {
             let source = catalog.names().find(|(name, _)| *name == view.as_str());
             let Some((_, source)) = source else {
-                return Err(usage(format!(
+                return Err(usage_error(format!(
                     "reconciliation {}: unknown view {view}",
                     section.name
                 )));
             };
             let intake = match intakes.entry(source) {
-                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Occupied(entry) => Arc::clone(entry.get()),
                 Entry::Vacant(entry) => {
-                    let intake = Arc::new(installation.intake(source).await?);
+                    let intake = Arc::new(installation.open_intake(source).await?);
                     Arc::clone(entry.insert(intake))
                 }
             };
             views.push(ScheduledView {
-                request: RestoreRequest {
+                request: ReconcileRequest {
                     view: view.clone(),
                     ..request.clone()
                 },
                 intake,
             });
         }
-        all.push(Scheduled {
+        reconciliations.push(Scheduled {
             name: section.name.clone(),
             every_ms: section.interval_minutes.saturating_mul(60_000),
             last_days: section.last_days,
             views,
         });
     }
-    Ok(all)
+    Ok(reconciliations)
 }
 
-fn request(section: &ReconciliationSection) -> anyhow::Result<RestoreRequest> {
-    let bearer = bearer(&section.bearer_file, &section.bearer_env)?;
-    let request = section.spec(bearer.as_ref()).request();
-    let wrong = |(field, why)| usage(format!("reconciliation {}: {field}: {why}", section.name));
-    Ok(RestoreRequest {
+fn build_request(section: &ReconciliationSection) -> anyhow::Result<ReconcileRequest> {
+    let bearer = read_bearer(&section.bearer_file, &section.bearer_env)?;
+    let request = section.spec(bearer.as_ref()).parse_request();
+    let invalid_field = |(field, reason)| {
+        usage_error(format!(
+            "reconciliation {}: {field}: {reason}",
+            section.name
+        ))
+    };
+    Ok(ReconcileRequest {
         sample: section.sample,
         limit: 50,
         apply: section.policy == Policy::Apply,
         apply_max: section.apply_max,
         by: format!("schedule {}", section.name),
         reason: section.reason.clone(),
-        ..request.map_err(wrong)?
+        ..request.map_err(invalid_field)?
     })
 }
 
@@ -95,13 +103,13 @@ fn request(section: &ReconciliationSection) -> anyhow::Result<RestoreRequest> {
 ///
 /// # Errors
 /// A file that cannot be read, or a variable that is not set.
-pub(crate) fn bearer(file: &str, variable: &str) -> anyhow::Result<Option<Secret>> {
+pub(crate) fn read_bearer(file: &str, variable: &str) -> anyhow::Result<Option<Secret>> {
     let token = if !file.is_empty() {
         std::fs::read_to_string(file)
             .with_context(|| format!("reading the bearer token from {file}"))?
     } else if !variable.is_empty() {
         std::env::var(variable).map_err(|_| {
-            usage(format!(
+            usage_error(format!(
                 "the environment variable {variable} with the bearer token is not set"
             ))
         })?
@@ -110,7 +118,7 @@ pub(crate) fn bearer(file: &str, variable: &str) -> anyhow::Result<Option<Secret
     };
     let token = token.trim();
     if token.is_empty() {
-        return Err(usage("the bearer token is empty"));
+        return Err(usage_error("the bearer token is empty"));
     }
     Ok(Some(Secret::from(token.to_owned())))
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::BatchEngine;
 use crate::executors::Executors;
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::installation::Installation;
 use crate::shutdown::sleep_unless_cancelled;
 use crate::{monitoring, reconciling};
@@ -35,26 +35,26 @@ pub(crate) async fn listen(
     address: &str,
     keys: &dyn Keys,
 ) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let wrong = |why: String| usage(format!("--listen {address}: {why}"));
+    let invalid_address = |reason: String| usage_error(format!("--listen {address}: {reason}"));
     let resolved: Vec<SocketAddr> = tokio::net::lookup_host(address)
         .await
         .map_err(|error| {
-            wrong(format!(
+            invalid_address(format!(
                 "{error}; expected address and port, such as 127.0.0.1:8080"
             ))
         })?
         .collect();
-    if let Some(other) = resolved.iter().find(|found| !found.ip().is_loopback())
+    if let Some(exposed) = resolved.iter().find(|address| !address.ip().is_loopback())
         && !keys.has_keys().await?
     {
-        return Err(wrong(format!(
+        return Err(invalid_address(format!(
             "{} is reachable from other machines, but there is no API key; create one (backstitch keys create), or listen on 127.0.0.1",
-            other.ip()
+            exposed.ip()
         )));
     }
     let mut outcome = Err(std::io::Error::from(std::io::ErrorKind::AddrNotAvailable));
     for address in resolved {
-        outcome = listener_at(address);
+        outcome = bind_listener(address);
         if outcome.is_ok() {
             break;
         }
@@ -66,7 +66,7 @@ pub(crate) async fn listen(
     Ok((listener, bound))
 }
 
-fn listener_at(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bind_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -76,15 +76,15 @@ fn listener_at(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(LISTEN_BACKLOG)
 }
 
-/// Progress of the batch role.
+/// Status of the batch role.
 #[derive(Debug, Default)]
-pub(crate) struct BatchWatch {
+pub(crate) struct BatchStatus {
     /// Published runs.
     runs: AtomicU64,
     is_running: AtomicBool,
 }
 
-impl showcase::BatchMonitor for BatchWatch {
+impl showcase::BatchMonitor for BatchStatus {
     fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
@@ -98,9 +98,9 @@ impl showcase::BatchMonitor for BatchWatch {
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     /// Delay of the first run after the start.
-    pub(crate) first: Duration,
+    pub(crate) first_delay: Duration,
     /// Time from the start of a run to the start of the next one.
-    pub(crate) every: Duration,
+    pub(crate) interval: Duration,
     /// Computes the tasks of runs. Reconciliation and retention always run in this process.
     pub(crate) engine: BatchEngine,
 }
@@ -113,7 +113,7 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// No roles yet.
+    /// Creates an empty set of roles.
     pub(crate) fn new(stop: CancellationToken) -> Self {
         Self {
             tasks: JoinSet::new(),
@@ -125,14 +125,14 @@ impl Roles {
     ///
     /// # Errors
     /// Invalid views.
-    pub(crate) async fn speed(
+    pub(crate) async fn start_speed(
         &mut self,
         installation: &Installation,
         engine: &Engine,
     ) -> anyhow::Result<()> {
         for source in Source::LOGGED {
-            installation.intake(source).await?;
-            let speed = installation.speed(engine, source).await?;
+            installation.open_intake(source).await?;
+            let speed = installation.create_speed(engine, source).await?;
             let stop = self.stop.clone();
             self.tasks.spawn(async move {
                 speed.run(false, stop).await.context("speed layer")?;
@@ -146,31 +146,33 @@ impl Roles {
     ///
     /// # Errors
     /// Invalid views or schedules.
-    pub(crate) async fn batch(
+    pub(crate) async fn start_batch(
         &mut self,
         installation: &Installation,
         engine: &Engine,
         schedule: Schedule,
-        watch: &Arc<BatchWatch>,
+        status: &Arc<BatchStatus>,
     ) -> anyhow::Result<()> {
-        let mut batch = installation.batch(engine)?;
-        let executors = schedule.engine.executors(installation.batch_options());
+        let mut batch = installation.create_batch(engine)?;
+        let executors = schedule
+            .engine
+            .create_executors(installation.batch_options());
         if let Some(executors) = &executors {
             batch = batch.with_workers(Arc::clone(executors) as _);
         }
-        let retention = installation.retention(engine)?;
+        let retention = installation.create_retention(engine)?;
         let retention = installation.has_retention().then_some(retention);
-        let scheduled = reconciling::scheduled(installation, None).await?;
-        let reconciling = Arc::new(installation.batch(engine)?);
-        let (watch, stop) = (Arc::clone(watch), self.stop.clone());
+        let reconciliations = reconciling::load_scheduled(installation, None).await?;
+        let reconciler = Arc::new(installation.create_batch(engine)?);
+        let (status, stop) = (Arc::clone(status), self.stop.clone());
         self.tasks.spawn(async move {
             let role = BatchRole {
                 batch,
                 executors,
-                watch,
+                status,
                 retention,
-                reconciler: reconciling,
-                reconciliations: scheduled,
+                reconciler,
+                reconciliations,
             };
             role.run(&schedule, &stop).await;
             Ok(())
@@ -182,12 +184,12 @@ impl Roles {
     ///
     /// # Errors
     /// Invalid options.
-    pub(crate) fn serving(
+    pub(crate) fn start_serving(
         &mut self,
         installation: &Installation,
         listener: TcpListener,
     ) -> anyhow::Result<()> {
-        let serving = installation.serving(Some(self.metrics()?))?;
+        let serving = installation.create_serving(Some(self.start_metrics()?))?;
         let stop = self.stop.clone();
         self.tasks
             .spawn(async move { serving.run(listener, stop).await.context("serving") });
@@ -200,8 +202,8 @@ impl Roles {
     /// Those of the first role that failed.
     pub(crate) async fn join(mut self) -> anyhow::Result<()> {
         let mut outcome = Ok(());
-        while let Some(ended) = self.tasks.join_next().await {
-            if let Err(error) = ended.unwrap_or_else(|error| Err(error.into())) {
+        while let Some(result) = self.tasks.join_next().await {
+            if let Err(error) = result.unwrap_or_else(|error| Err(error.into())) {
                 self.stop.cancel();
                 if outcome.is_ok() {
                     outcome = Err(error);
@@ -212,11 +214,11 @@ impl Roles {
     }
 
     /// Starts collecting metrics.
-    fn metrics(&mut self) -> anyhow::Result<PrometheusHandle> {
-        let handle = monitoring::recorder()?;
-        let (upkeep, stop) = (handle.clone(), self.stop.clone());
+    fn start_metrics(&mut self) -> anyhow::Result<PrometheusHandle> {
+        let handle = monitoring::install_recorder()?;
+        let (upkeep_handle, stop) = (handle.clone(), self.stop.clone());
         self.tasks.spawn(async move {
-            monitoring::keep_up(upkeep, stop).await;
+            monitoring::run_upkeep(upkeep_handle, stop).await;
             Ok(())
         });
         Ok(handle)
@@ -228,7 +230,7 @@ struct BatchRole {
     batch: Batch,
     /// Executors of batch tasks; none if this process computes them.
     executors: Option<Arc<dyn Executors>>,
-    watch: Arc<BatchWatch>,
+    status: Arc<BatchStatus>,
     retention: Option<Retention>,
     reconciler: Arc<Batch>,
     reconciliations: Vec<Scheduled>,
@@ -237,23 +239,23 @@ struct BatchRole {
 impl BatchRole {
     /// Runs until `stop`. A failed run is retried at its next time; served values stay correct without it.
     async fn run(&self, schedule: &Schedule, stop: &CancellationToken) {
-        let mut wait = schedule.first;
+        let mut wait = schedule.first_delay;
         let mut last_retention: Option<tokio::time::Instant> = None;
         while sleep_unless_cancelled(wait, stop).await {
-            let begun = tokio::time::Instant::now();
-            self.watch.is_running.store(true, Ordering::Relaxed);
+            let started = tokio::time::Instant::now();
+            self.status.is_running.store(true, Ordering::Relaxed);
             self.run_all_sources(stop).await;
-            for one in &self.reconciliations {
-                reconcile(&self.reconciler, one, stop).await;
+            for scheduled in &self.reconciliations {
+                reconcile(&self.reconciler, scheduled, stop).await;
             }
             if let Some(retention) = &self.retention
                 && last_retention.is_none_or(|last| last.elapsed() >= RETENTION_INTERVAL)
             {
-                last_retention = Some(begun);
+                last_retention = Some(started);
                 delete_expired(retention, stop).await;
             }
-            self.watch.is_running.store(false, Ordering::Relaxed);
-            wait = schedule.every.saturating_sub(begun.elapsed());
+            self.status.is_running.store(false, Ordering::Relaxed);
+            wait = schedule.interval.saturating_sub(started.elapsed());
         }
     }
 
@@ -264,7 +266,7 @@ impl BatchRole {
             }
             match self.run_source(source, stop).await {
                 Ok(()) => {
-                    self.watch.runs.fetch_add(1, Ordering::Relaxed);
+                    self.status.runs.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(_) if stop.is_cancelled() => {}
                 Err(error) => {
@@ -290,22 +292,22 @@ impl BatchRole {
 }
 
 /// Runs a reconciliation if it is due. A failed one stays due.
-async fn reconcile(batch: &Arc<Batch>, one: &Scheduled, stop: &CancellationToken) {
-    let schedule = one.name.as_str();
-    let (batch, of, until) = (Arc::clone(batch), one.clone(), stop.clone());
+async fn reconcile(batch: &Arc<Batch>, scheduled: &Scheduled, stop: &CancellationToken) {
+    let schedule = scheduled.name.as_str();
+    let (batch, task, task_stop) = (Arc::clone(batch), scheduled.clone(), stop.clone());
     let runtime = tokio::runtime::Handle::current();
     // A comparison stays on its thread.
-    let done = tokio::task::spawn_blocking(move || {
-        runtime.block_on(batch.reconcile(&of, When::Due, (&(), &until)))
+    let result = tokio::task::spawn_blocking(move || {
+        runtime.block_on(batch.reconcile(&task, When::Due, (&(), &task_stop)))
     });
-    let done = match done.await {
-        Ok(done) => done,
+    let result = match result.await {
+        Ok(result) => result,
         Err(error) => {
             tracing::error!(schedule, %error, "reconciliation panicked; it will be retried");
             return;
         }
     };
-    match done {
+    match result {
         Ok(Reconciled::Done {
             outcome, alerts, ..
         }) => {

@@ -30,23 +30,23 @@ impl Signals {
 
     /// Cancels `token` at the first signal, and returns at the second.
     pub(crate) async fn watch(mut self, token: CancellationToken) {
-        self.next().await;
+        self.wait_for_signal().await;
         tracing::info!(
             "stopping after the work in progress; another signal after half a second stops at once"
         );
         token.cancel();
-        let is_over = sleep(REPEATED_SIGNAL_WINDOW);
-        tokio::pin!(is_over);
+        let window = sleep(REPEATED_SIGNAL_WINDOW);
+        tokio::pin!(window);
         loop {
             tokio::select! {
-                () = &mut is_over => break,
-                () = self.next() => {}
+                () = &mut window => break,
+                () = self.wait_for_signal() => {}
             }
         }
-        self.next().await;
+        self.wait_for_signal().await;
     }
 
-    async fn next(&mut self) {
+    async fn wait_for_signal(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -55,9 +55,9 @@ impl Signals {
 }
 
 /// Sleeps. Returns false as soon as `stop` is cancelled.
-pub(crate) async fn sleep_unless_cancelled(span: Duration, stop: &CancellationToken) -> bool {
+pub(crate) async fn sleep_unless_cancelled(duration: Duration, stop: &CancellationToken) -> bool {
     tokio::select! {
         () = stop.cancelled() => false,
-        () = sleep(span) => true,
+        () = sleep(duration) => true,
     }
 }

@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::settings::{LogFormat, TelemetrySection};
 
 /// Silences libraries that log errors which they also return. A filter that names targets can enable them.
@@ -32,16 +32,16 @@ pub(crate) fn start(
     settings: &TelemetrySection,
     level: &str,
 ) -> anyhow::Result<Telemetry> {
-    let from_env = std::env::var("RUST_LOG")
+    let from_variable = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
-    let (text, origin) = match (requested, &from_env) {
+    let (text, origin) = match (requested, &from_variable) {
         (Some(requested), _) => (requested, "--log-level"),
-        (None, Some(from_env)) => (from_env.as_str(), "RUST_LOG"),
+        (None, Some(from_variable)) => (from_variable.as_str(), "RUST_LOG"),
         (None, None) => (level, "telemetry.log_level"),
     };
-    // Errors of our own name the cause that a client reports, and the operation.
-    let quiet = if text.contains(['=', ',']) {
+    // Our own errors name the operation and the cause that a client reports.
+    let quiet_libraries = if text.contains(['=', ',']) {
         ""
     } else {
         QUIET_LIBRARIES
@@ -52,33 +52,42 @@ pub(crate) fn start(
     } else {
         "off"
     };
-    let filter = EnvFilter::try_new(format!("{text}{quiet},{}={spans}", traces::TARGET)).map_err(|error| {
-        usage(format!(
+    let filter = EnvFilter::try_new(format!("{text}{quiet_libraries},{}={spans}", traces::TARGET)).map_err(|error| {
+        usage_error(format!(
             "{origin}: invalid log level {text:?}: {error}; expected error, warn, info, debug or trace"
         ))
     })?;
-    let color =
+    let has_color =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let lines = fmt::layer().with_writer(StandardError).with_ansi(color);
-    let lines = match settings.log_format {
-        LogFormat::Text => lines.with_target(false).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    let log_layer = fmt::layer()
+        .with_writer(LogWriterFactory)
+        .with_ansi(has_color);
+    let log_layer = match settings.log_format {
+        LogFormat::Text => log_layer.with_target(false).boxed(),
+        LogFormat::Json => log_layer.json().flatten_event(true).boxed(),
     };
     // One filter for all layers, outermost. Records of the crate `log` are tested before they are emitted; if a layer's
     // own filter rejects one, that layer misses the next line of the same thread.
-    let all = tracing_subscriber::registry();
+    let registry = tracing_subscriber::registry();
     #[cfg(feature = "otel")]
     if let Some(traces) = &telemetry.traces {
-        let lines = lines.with_filter(filter_fn(|of| of.target() != traces::TARGET));
-        started(all.with(lines).with(traces.layer()).with(filter).try_init())?;
+        let log_layer =
+            log_layer.with_filter(filter_fn(|metadata| metadata.target() != traces::TARGET));
+        check_started(
+            registry
+                .with(log_layer)
+                .with(traces.layer())
+                .with(filter)
+                .try_init(),
+        )?;
         return Ok(telemetry);
     }
-    started(all.with(lines).with(filter).try_init())?;
+    check_started(registry.with(log_layer).with(filter).try_init())?;
     Ok(telemetry)
 }
 
-fn started(log: Result<(), TryInitError>) -> anyhow::Result<()> {
-    log.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
+fn check_started(result: Result<(), TryInitError>) -> anyhow::Result<()> {
+    result.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
 }
 
 impl Telemetry {
@@ -102,7 +111,7 @@ impl Telemetry {
     #[cfg(not(feature = "otel"))]
     fn new(settings: &TelemetrySection) -> anyhow::Result<Self> {
         if settings.otlp_endpoint.is_some() {
-            return Err(usage(
+            return Err(usage_error(
                 "telemetry.otlp_endpoint: this build has no traces; build with `--features otel`, or remove the setting",
             ));
         }
@@ -110,21 +119,21 @@ impl Telemetry {
     }
 }
 
-/// Standard error; hides progress bars while a line is written.
-struct StandardError;
+/// Creates writers to standard error that hide progress bars while a line is written.
+struct LogWriterFactory;
 
-impl<'a> MakeWriter<'a> for StandardError {
-    type Writer = Line;
+impl<'a> MakeWriter<'a> for LogWriterFactory {
+    type Writer = LogLineWriter;
 
-    fn make_writer(&'a self) -> Line {
-        Line
+    fn make_writer(&'a self) -> LogLineWriter {
+        LogLineWriter
     }
 }
 
-/// One log line.
-struct Line;
+/// Writer of one log line.
+struct LogLineWriter;
 
-impl Write for Line {
+impl Write for LogLineWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         crate::progress::suspend(|| io::stderr().lock().write(bytes))
     }

@@ -18,7 +18,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::failure::usage;
+use crate::failure::usage_error;
 
 /// Service name in traces, unless `OTEL_SERVICE_NAME` is set.
 const SERVICE_NAME: &str = "backstitch";
@@ -40,27 +40,27 @@ impl Traces {
     /// An invalid URL.
     pub(crate) fn start(endpoint: &str) -> anyhow::Result<Self> {
         // The value may contain a secret, so messages do not show it.
-        let wrong = |why: &dyn std::fmt::Display| {
-            usage(format!(
-                "invalid telemetry.otlp_endpoint: {why}; expected an address such as http://127.0.0.1:4318"
+        let invalid_endpoint = |reason: &dyn std::fmt::Display| {
+            usage_error(format!(
+                "invalid telemetry.otlp_endpoint: {reason}; expected an address such as http://127.0.0.1:4318"
             ))
         };
-        let url = reqwest::Url::parse(endpoint).map_err(|error| wrong(&error))?;
+        let url = reqwest::Url::parse(endpoint).map_err(|error| invalid_endpoint(&error))?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(wrong(&"the scheme must be http or https"));
+            return Err(invalid_endpoint(&"the scheme must be http or https"));
         }
-        let has_more = url.query().is_some() || url.fragment().is_some();
-        if has_more || !url.username().is_empty() || url.password().is_some() {
-            let why = "user, password and query are not supported; set credentials in the environment variable OTEL_EXPORTER_OTLP_HEADERS";
-            return Err(wrong(&why));
+        let has_query = url.query().is_some() || url.fragment().is_some();
+        if has_query || !url.username().is_empty() || url.password().is_some() {
+            let reason = "user, password and query are not supported; set credentials in the environment variable OTEL_EXPORTER_OTLP_HEADERS";
+            return Err(invalid_endpoint(&reason));
         }
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Client::new()?)
+            .with_http_client(CollectorClient::new()?)
             .with_endpoint(format!("{}{TRACES_PATH}", endpoint.trim_end_matches('/')))
             .with_timeout(SEND_TIMEOUT)
             .build()
-            .map_err(|error| wrong(&error))?;
+            .map_err(|error| invalid_endpoint(&error))?;
         let mut resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
@@ -81,7 +81,8 @@ impl Traces {
     {
         let tracer: SdkTracer = self.0.tracer(SERVICE_NAME);
         // Log lines may contain data that must stay in this installation.
-        let exported = filter_fn(|of| of.is_span() && of.target() == traces::TARGET);
+        let exported =
+            filter_fn(|metadata| metadata.is_span() && metadata.target() == traces::TARGET);
         let exported = exported.with_max_level_hint(LevelFilter::INFO);
         tracing_opentelemetry::layer()
             .with_tracer(tracer)
@@ -100,14 +101,14 @@ impl Drop for Traces {
 
 /// HTTP client of the exporter's thread, which has no runtime.
 #[derive(Debug)]
-struct Client {
+struct CollectorClient {
     runtime: Runtime,
     http: reqwest::Client,
     /// True if the last request failed: a series of failures is logged once.
     is_failing: AtomicBool,
 }
 
-impl Client {
+impl CollectorClient {
     fn new() -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -122,27 +123,27 @@ impl Client {
 }
 
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let url = request.uri().clone();
-        let sent = async {
-            let answer = self.http.execute(request.try_into()?).await?;
-            let mut response = Response::builder().status(answer.status());
-            for (name, value) in answer.headers() {
+        let send = async {
+            let reply = self.http.execute(request.try_into()?).await?;
+            let mut response = Response::builder().status(reply.status());
+            for (name, value) in reply.headers() {
                 response = response.header(name, value);
             }
-            Ok(response.body(answer.bytes().await?)?)
+            Ok(response.body(reply.bytes().await?)?)
         };
-        let sent: Result<Response<Bytes>, HttpError> = self.runtime.block_on(sent);
-        let why = match &sent {
+        let result: Result<Response<Bytes>, HttpError> = self.runtime.block_on(send);
+        let reason = match &result {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => Some(format!("status {}", response.status())),
             Err(error) => Some(error.to_string()),
         };
-        let failed = self.is_failing.swap(why.is_some(), Ordering::Relaxed);
-        if let (Some(why), false) = (why, failed) {
-            tracing::warn!(%url, why, "the collector rejects traces, and they are dropped (telemetry.otlp_endpoint)");
+        let was_failing = self.is_failing.swap(reason.is_some(), Ordering::Relaxed);
+        if let (Some(reason), false) = (reason, was_failing) {
+            tracing::warn!(%url, reason, "the collector rejects traces, and they are dropped (telemetry.otlp_endpoint)");
         }
-        sent
+        result
     }
 }

@@ -7,49 +7,51 @@ use datafusion::logical_expr::LogicalPlan;
 use schemas::key::{KeyColumn, KeyKind, KeyShape};
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use toml::Spanned;
 
 use crate::Result;
 use crate::aggregate_view::AggregateView;
 use crate::columns::{BUCKET, COUNT};
-use crate::job::{Job, Layers, definition_hash, parse_layers, parse_source};
-use crate::plan::{QueryText, query_plan};
+use crate::job::{Job, Layers, hash_definition, parse_layers, parse_source};
+use crate::plan::{QueryText, plan_over_empty_table};
 use crate::spec::{AggregateSpec, File};
 use crate::sums::{SumMapping, is_rollup};
 
 impl Job<AggregateView> {
-    /// The metric that serves this view: the `NAME` of `/stats/NAME/…`.
+    /// Returns the metric that serves this view: the `NAME` of `/stats/NAME/…`.
     #[must_use]
     pub fn metric(&self) -> &str {
         &self.kind.metric
     }
 
-    /// The time span of one row.
+    /// Returns the bucket width of the rows.
     #[must_use]
-    pub const fn bucket(&self) -> Width {
+    pub const fn bucket(&self) -> BucketWidth {
         self.kind.bucket
     }
 
-    /// The time span of one partition of the table.
+    /// Returns the time span of one partition of the table.
     #[must_use]
-    pub const fn table_partition(&self) -> Width {
+    pub const fn table_partition(&self) -> BucketWidth {
         self.kind.partition
     }
 
-    /// The time span that is recomputed as a whole. An incremental run selects time partitions.
+    /// Returns the time span that is recomputed as a whole. An incremental run selects time
+    /// partitions.
     #[must_use]
-    pub fn time_partition(&self) -> Width {
-        self.kind.bucket.max(Width::Day)
+    pub fn time_partition(&self) -> BucketWidth {
+        self.kind.bucket.max(BucketWidth::Day)
     }
 
-    /// The columns of the group key, by which requests look up rows.
+    /// Returns the columns of the group key, by which requests look up rows.
     #[must_use]
     pub const fn group(&self) -> &KeyShape {
         &self.kind.group
     }
 
-    /// The columns of the row key: the bucket, unless the view covers all time, and the dimensions.
+    /// Returns the columns of the row key: the bucket, unless the view covers all time, and the
+    /// dimensions.
     #[must_use]
     pub const fn row(&self) -> &KeyShape {
         &self.kind.row
@@ -74,8 +76,8 @@ impl Job<AggregateView> {
                 .cloned()
                 .collect()
         };
-        let fits = self.is_rollup()
-            && self.over() == Some(base.name())
+        let is_plain_sum = self.is_rollup()
+            && self.input_job() == Some(base.name())
             && base.bucket() == base.time_partition()
             && base.bucket() < self.bucket()
             && self.group() == base.group()
@@ -94,10 +96,10 @@ impl Job<AggregateView> {
             });
             matches.all(|matches| matches) && has_name(COUNT, mapping.summed)
         };
-        fits && self.sum_mapping().is_some_and(keeps_columns)
+        is_plain_sum && self.sum_mapping().is_some_and(keeps_columns)
     }
 
-    /// The source of each row column, if the query only sums.
+    /// Returns the source of each row column, if the query only sums.
     pub(crate) const fn sum_mapping(&self) -> Option<&SumMapping> {
         self.kind.sum_mapping.as_ref()
     }
@@ -109,53 +111,54 @@ impl Job<AggregateView> {
         self.kind.is_partial
     }
 
-    /// The names of the dimensions.
+    /// Iterates over the names of the dimensions.
     pub fn dimensions(&self) -> impl Iterator<Item = &str> {
-        let skip = usize::from(self.bucket() != Width::All);
+        let bucket_columns = usize::from(self.bucket() != BucketWidth::All);
         self.row()
             .0
             .iter()
-            .skip(skip)
+            .skip(bucket_columns)
             .map(|column| column.name.as_str())
     }
 
-    /// Checks a definition. `over` finds a job that was read before.
+    /// Checks a definition. `find_job` finds a job that was checked before.
     pub(crate) fn check<'a>(
         name: &str,
         file: &File<'_>,
         query: &QueryText<'_>,
-        over: impl Fn(&str) -> Option<&'a Self>,
+        find_job: impl Fn(&str) -> Option<&'a Self>,
     ) -> Result<Self> {
-        let spec: AggregateSpec = file.spec()?;
+        let spec: AggregateSpec = file.parse()?;
         let source = parse_source(file, &spec.source, "aggregate", SourceKind::Events)?;
         let layers = parse_layers(file, &spec.layers)?;
         let bucket = parse_width(file, "bucket", &spec.bucket)?;
         let partition = parse_width(file, "partition", &spec.partition)?;
-        if partition < bucket.max(Width::Day) {
-            let what = "partition: must span at least one day and at least one bucket";
-            return Err(file.error_at(&spec.partition, what));
+        if partition < bucket.max(BucketWidth::Day) {
+            let reason = "partition: must span at least one day and at least one bucket";
+            return Err(file.error_at(&spec.partition, reason));
         }
         let base = match &spec.over {
             None => None,
             Some(field) => {
-                let base = over(field.get_ref()).ok_or_else(|| {
-                    let what = format!("over: there is no job {:?} to read from", field.get_ref());
-                    file.error_at(field, what)
+                let base = find_job(field.get_ref()).ok_or_else(|| {
+                    let reason =
+                        format!("over: there is no job {:?} to read from", field.get_ref());
+                    file.error_at(field, reason)
                 })?;
                 check_base(base, source, layers, bucket)
-                    .map_err(|what| file.error_at(field, format!("over: {what}")))?;
+                    .map_err(|reason| file.error_at(field, format!("over: {reason}")))?;
                 Some(base)
             }
         };
         let input = base.map_or_else(plays::schema, Self::schema);
         let table = base.map_or(source.name(), |job| job.name.as_str());
-        let plan = query_plan(table, &input, query);
+        let plan = plan_over_empty_table(table, &input, query);
         let (group, row) = {
             let columns = AvailableColumns {
                 input: &input,
                 output: plan.as_ref().ok(),
             };
-            key_columns(file, &spec, columns, bucket)?
+            resolve_key_columns(file, &spec, columns, bucket)?
         };
         let plan = plan?;
         let is_rollup = base.is_some() && is_rollup(&plan, bucket);
@@ -170,11 +173,11 @@ impl Job<AggregateView> {
         Ok(Self {
             view: format!(
                 "{name}@{}",
-                definition_hash(file.text, query.sql, dependency)
+                hash_definition(file.text, query.sql, dependency)
             ),
             name: name.to_owned(),
             source,
-            over: base.map(|job| job.name.clone()),
+            input_job: base.map(|job| job.name.clone()),
             layers,
             schema: Arc::new(Schema::new(fields)),
             sql: query.sql.to_owned(),
@@ -197,7 +200,7 @@ fn check_base(
     base: &Job,
     source: Source,
     layers: Layers,
-    bucket: Width,
+    bucket: BucketWidth,
 ) -> Result<(), &'static str> {
     if base.source != source {
         return Err("that job has another source");
@@ -221,21 +224,21 @@ struct AvailableColumns<'a> {
 }
 
 /// Resolves the columns of the group key and of the row key.
-fn key_columns(
+fn resolve_key_columns(
     file: &File<'_>,
     spec: &AggregateSpec,
     columns: AvailableColumns<'_>,
-    bucket: Width,
+    bucket: BucketWidth,
 ) -> Result<(Vec<KeyColumn>, Vec<KeyColumn>)> {
     let mut used = Vec::new();
-    let mut column = |field: &Spanned<String>| key_column(file, columns, field, &mut used);
-    let group = spec.group.get_ref().iter().map(&mut column);
+    let mut resolve = |field: &Spanned<String>| resolve_key_column(file, columns, field, &mut used);
+    let group = spec.group.get_ref().iter().map(&mut resolve);
     let group = group.collect::<Result<Vec<_>>>()?;
     if group.is_empty() {
         return Err(file.error_at(&spec.group, "group: at least one column is needed"));
     }
     let mut row = Vec::new();
-    if bucket != Width::All {
+    if bucket != BucketWidth::All {
         row.push(KeyColumn {
             name: BUCKET.to_owned(),
             kind: KeyKind::Time,
@@ -243,26 +246,27 @@ fn key_columns(
         });
     }
     for field in &spec.dimensions {
-        row.push(column(field)?);
+        row.push(resolve(field)?);
     }
     if row.is_empty() {
-        let what = "dimensions: needs at least one, or a bucket other than \"all\"";
-        return Err(file.error(0, what));
+        let reason = "dimensions: needs at least one, or a bucket other than \"all\"";
+        return Err(file.error(0, reason));
     }
     Ok((group, row))
 }
 
-fn parse_width(file: &File<'_>, name: &str, field: &Spanned<String>) -> Result<Width> {
-    let mut all = Width::ALL.into_iter();
+fn parse_width(file: &File<'_>, name: &str, field: &Spanned<String>) -> Result<BucketWidth> {
+    let mut all = BucketWidth::ALL.into_iter();
     let width = all.find(|width| width.name() == field.get_ref());
     width.ok_or_else(|| {
-        let what = format!("{name}: expected \"quarter\", \"hour\", \"day\", \"month\" or \"all\"");
-        file.error_at(field, what)
+        let reason =
+            format!("{name}: expected \"quarter\", \"hour\", \"day\", \"month\" or \"all\"");
+        file.error_at(field, reason)
     })
 }
 
 /// Resolves a column of the input, or one that the query computes.
-fn key_column(
+fn resolve_key_column(
     file: &File<'_>,
     available: AvailableColumns<'_>,
     field: &Spanned<String>,
@@ -270,25 +274,25 @@ fn key_column(
 ) -> Result<KeyColumn> {
     let AvailableColumns { input, output } = available;
     let name = field.get_ref();
-    let computed = |plan: &LogicalPlan| {
+    let find_output = |plan: &LogicalPlan| {
         let fields = plan.schema().fields().iter();
         fields.clone().find(|field| field.name() == name).cloned()
     };
     let input_field = input.field_with_name(name).ok().cloned();
     let output_field = || {
         output
-            .and_then(computed)
+            .and_then(find_output)
             .map(|field| field.as_ref().clone())
     };
-    let found = input_field.or_else(output_field).ok_or_else(|| {
+    let column = input_field.or_else(output_field).ok_or_else(|| {
         let names: Vec<&str> = input.fields().iter().map(|f| f.name().as_str()).collect();
-        let what = format!(
+        let reason = format!(
             "there is no column {name:?}; the input has {}, and the query may compute others",
             names.join(", ")
         );
-        file.error_at(field, what)
+        file.error_at(field, reason)
     })?;
-    let kind = match found.data_type() {
+    let kind = match column.data_type() {
         _ if name == BUCKET || name == COUNT => None,
         DataType::Int64 => Some(KeyKind::Int),
         DataType::Utf8 => Some(KeyKind::Text),
@@ -302,6 +306,6 @@ fn key_column(
     Ok(KeyColumn {
         name: name.clone(),
         kind,
-        nullable: found.is_nullable(),
+        nullable: column.is_nullable(),
     })
 }

@@ -1,7 +1,7 @@
 //! Aggregate views: additive counts by group, time bucket and dimensions.
 
 use schemas::key::KeyShape;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 
 use crate::sums::SumMapping;
 
@@ -9,8 +9,8 @@ use crate::sums::SumMapping;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregateView {
     pub(crate) metric: String,
-    pub(crate) bucket: Width,
-    pub(crate) partition: Width,
+    pub(crate) bucket: BucketWidth,
+    pub(crate) partition: BucketWidth,
     pub(crate) group: KeyShape,
     pub(crate) row: KeyShape,
     pub(crate) is_rollup: bool,

@@ -9,7 +9,7 @@ use schemas::source::Source;
 
 use crate::aggregate_view::AggregateView;
 use crate::board::Board;
-use crate::counting::Counting;
+use crate::counting::CountingClasses;
 use crate::job::{Job, Layers};
 use crate::plan::QueryText;
 use crate::spec::{AnySpec, File};
@@ -20,7 +20,7 @@ static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/views");
 /// All views.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
-    /// A job comes after the one whose rows it reads.
+    /// A job comes after the job whose rows it reads.
     jobs: Vec<Arc<Job>>,
     boards: Vec<Arc<Job<Board>>>,
 }
@@ -53,18 +53,18 @@ impl Catalog {
         for folder in &custom {
             let file = format!("{}/job.toml", folder.path);
             if !is_view_name(&folder.name) {
-                let why = format!(
+                let reason = format!(
                     "{:?} is not a valid view name: use at most {NAME_BYTES_MAX} lower-case letters, digits and _, and begin with a letter",
                     folder.name
                 );
-                return Err(definition_error(&file, &why));
+                return Err(definition_error(&file, &reason));
             }
             if folders.iter().any(|built_in| built_in.name == folder.name) {
-                let why = format!(
+                let reason = format!(
                     "{:?} is the name of a built-in view; rename the folder",
                     folder.name
                 );
-                return Err(definition_error(&file, &why));
+                return Err(definition_error(&file, &reason));
             }
         }
         folders.extend(custom);
@@ -79,7 +79,7 @@ impl Catalog {
         Self::from_folders(read_folders(root)?)
     }
 
-    /// The aggregate views, each after the one that it reads.
+    /// Returns the aggregate views, each after the view that it reads.
     #[must_use]
     pub fn jobs(&self) -> &[Arc<Job>] {
         &self.jobs
@@ -107,14 +107,14 @@ impl Catalog {
 
     /// The counting classes of applications.
     #[must_use]
-    pub fn counting(&self) -> Counting {
+    pub fn counting(&self) -> CountingClasses {
         let board = self.boards.iter().find(|job| job.can_be_recounted());
-        board.map_or_else(Counting::default, |job| job.counting().clone())
+        board.map_or_else(CountingClasses::default, |job| job.counting().clone())
     }
 
     /// Replaces the counting classes of the definition. The versions of views do not change.
     #[must_use]
-    pub fn with_counting(mut self, counting: &Counting) -> Self {
+    pub fn with_counting(mut self, counting: &CountingClasses) -> Self {
         for job in self.boards.iter_mut().filter(|job| job.can_be_recounted()) {
             Arc::make_mut(job).set_counting(counting.clone());
         }
@@ -128,26 +128,26 @@ impl Catalog {
         aggregates.chain(boards)
     }
 
-    /// The aggregate view with this name.
+    /// Returns the aggregate view with this name.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<&Arc<Job>> {
         self.jobs.iter().find(|job| job.name() == name)
     }
 
     fn from_folders(folders: Vec<ViewFolder>) -> Result<Self> {
-        let mut unchecked: BTreeMap<String, ViewFolder> = folders
+        let mut remaining: BTreeMap<String, ViewFolder> = folders
             .into_iter()
             .map(|folder| (folder.name.clone(), folder))
             .collect();
         let mut catalog = Self::default();
-        while !unchecked.is_empty() {
-            let ready = unchecked
+        while !remaining.is_empty() {
+            let ready = remaining
                 .values()
-                .find(|folder| !depends_on_one_of(folder, &unchecked))
-                .or_else(|| unchecked.values().next())
+                .find(|folder| !depends_on_any(folder, &remaining))
+                .or_else(|| remaining.values().next())
                 .map(|folder| folder.name.clone())
                 .unwrap_or_default();
-            let Some(folder) = unchecked.remove(&ready) else {
+            let Some(folder) = remaining.remove(&ready) else {
                 break;
             };
             let file = File {
@@ -159,7 +159,7 @@ impl Catalog {
                 sql: &folder.sql,
                 file: &query_file,
             };
-            let spec: AnySpec = file.spec()?;
+            let spec: AnySpec = file.parse()?;
             match spec.kind.get_ref().as_str() {
                 "aggregate" | "tally" => {
                     let jobs = &mut catalog.jobs;
@@ -174,8 +174,8 @@ impl Catalog {
                     catalog.boards.push(Arc::new(job));
                 }
                 _ => {
-                    let what = "kind: expected \"aggregate\" or \"board\"";
-                    return Err(file.error_at(&spec.kind, what));
+                    let reason = "kind: expected \"aggregate\" or \"board\"";
+                    return Err(file.error_at(&spec.kind, reason));
                 }
             }
         }
@@ -183,7 +183,7 @@ impl Catalog {
     }
 }
 
-/// Maximum bytes of a custom view's name.
+/// The maximum bytes of a custom view's name.
 const NAME_BYTES_MAX: usize = 48;
 
 /// Returns whether a view can have this name. Queries use it without quotes.
@@ -197,7 +197,7 @@ fn is_view_name(name: &str) -> bool {
 fn built_in_folders() -> Result<Vec<ViewFolder>> {
     let folders = BUILT_IN.dirs().map(|dir| {
         let name = dir.path().to_string_lossy().into_owned();
-        let text = |file: &str| {
+        let read_text = |file: &str| {
             dir.get_file(dir.path().join(file))
                 .and_then(|f| f.contents_utf8())
                 .map(str::to_owned)
@@ -205,8 +205,8 @@ fn built_in_folders() -> Result<Vec<ViewFolder>> {
         };
         Ok(ViewFolder {
             path: format!("views/{name}"),
-            definition: text("job.toml")?,
-            sql: text("query.sql")?,
+            definition: read_text("job.toml")?,
+            sql: read_text("query.sql")?,
             name: name.clone(),
         })
     });
@@ -224,14 +224,14 @@ fn read_folders(root: &Path) -> Result<Vec<ViewFolder>> {
         if !path.is_dir() || name.starts_with('.') {
             continue;
         }
-        let text = |file: &str| {
-            let file = path.join(file);
-            std::fs::read_to_string(&file).map_err(|error| self::read_error(&file, &error))
+        let read_text = |file: &str| {
+            let path = path.join(file);
+            std::fs::read_to_string(&path).map_err(|error| self::read_error(&path, &error))
         };
         folders.push(ViewFolder {
             path: path.display().to_string(),
-            definition: text("job.toml")?,
-            sql: text("query.sql")?,
+            definition: read_text("job.toml")?,
+            sql: read_text("query.sql")?,
             name,
         });
     }
@@ -247,31 +247,31 @@ fn filter_by_layer<K>(
         .filter(move |job| job.source() == source && job.layers().include(layer))
 }
 
-/// Returns whether a definition reads a job that has not been checked yet. An unreadable definition
-/// returns false here; its own check reports the error.
-fn depends_on_one_of(folder: &ViewFolder, unchecked: &BTreeMap<String, ViewFolder>) -> bool {
+/// Returns whether a definition reads the rows of a remaining view. Returns false for an invalid
+/// definition, whose own check reports the error.
+fn depends_on_any(folder: &ViewFolder, remaining: &BTreeMap<String, ViewFolder>) -> bool {
     let file = File {
         name: String::new(),
         text: &folder.definition,
     };
-    file.spec::<AnySpec>()
+    file.parse::<AnySpec>()
         .ok()
         .and_then(|spec| spec.over)
-        .is_some_and(|over| unchecked.contains_key(over.get_ref()))
+        .is_some_and(|name| remaining.contains_key(name.get_ref()))
 }
 
 fn read_error(path: &Path, error: &std::io::Error) -> Error {
     Error::Views {
         path: path.display().to_string(),
-        why: error.to_string(),
+        reason: error.to_string(),
     }
 }
 
-fn definition_error(file: &str, why: &str) -> Error {
+fn definition_error(file: &str, reason: &str) -> Error {
     Error::Definition {
         file: file.to_owned(),
         line: 1,
-        what: why.to_owned(),
+        reason: reason.to_owned(),
     }
 }
 

@@ -19,7 +19,7 @@ GROUP BY owner_id, date_bin(INTERVAL '1 hour', at), kind
 ";
 
 /// Writes the folder of a view.
-pub(crate) fn write(root: &Path, name: &str, definition: &str, sql: &str) {
+pub(crate) fn write_view(root: &Path, name: &str, definition: &str, sql: &str) {
     let folder = root.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("job.toml"), definition).unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn write(root: &Path, name: &str, definition: &str, sql: &str) {
 /// The error message for a definition and its query.
 fn message_for(definition: &str, sql: &str) -> String {
     let root = tempfile::tempdir().unwrap();
-    write(root.path(), "hours", definition, sql);
+    write_view(root.path(), "hours", definition, sql);
     let error = Catalog::read(root.path()).unwrap_err().to_string();
     error.replace(&root.path().display().to_string(), "")
 }
@@ -39,10 +39,10 @@ fn built_in_views_are_valid() {
     let catalog = Catalog::built_in().unwrap();
     assert_eq!(catalog.jobs().len(), 26);
     for (index, job) in catalog.jobs().iter().enumerate() {
-        let before = &catalog.jobs()[..index];
-        let over = job.over();
+        let earlier_jobs = &catalog.jobs()[..index];
+        let input_job = job.input_job();
         assert!(
-            over.is_none_or(|over| before.iter().any(|b| b.name() == over)),
+            input_job.is_none_or(|name| earlier_jobs.iter().any(|job| job.name() == name)),
             "{}",
             job.name()
         );
@@ -55,7 +55,7 @@ fn built_in_views_are_valid() {
 
 #[test]
 fn an_invalid_definition_is_reported_with_file_and_line() {
-    for (from, to, place, word) in [
+    for (from, to, position, word) in [
         (
             "\"aggregate\"",
             "\"heap\"",
@@ -108,7 +108,7 @@ fn an_invalid_definition_is_reported_with_file_and_line() {
         assert!(DEFINITION.contains(from), "{from}");
         let message = message_for(&DEFINITION.replacen(from, to, 1), SQL);
         assert!(
-            message.starts_with(place) && message.contains(word),
+            message.starts_with(position) && message.contains(word),
             "{to}: {message}"
         );
     }
@@ -141,15 +141,15 @@ fn served_boards_need_unique_names() {
     let definition = "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
 key = \"segment_id\"\nmember = \"athlete_id\"\n";
     let sql = "SELECT DISTINCT segment_id, athlete_id FROM efforts";
-    write(root.path(), "first", definition, sql);
-    write(root.path(), "second", definition, sql);
+    write_view(root.path(), "first", definition, sql);
+    write_view(root.path(), "second", definition, sql);
     let error = Catalog::read(root.path()).unwrap_err().to_string();
     assert!(
         error.contains("second/job.toml:2: board: job \"first\""),
         "{error}"
     );
     let definition = definition.replace("both", "batch");
-    write(root.path(), "second", &definition, sql);
+    write_view(root.path(), "second", &definition, sql);
     assert_eq!(Catalog::read(root.path()).unwrap().boards().len(), 2);
 }
 
@@ -170,7 +170,7 @@ key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"{name}\"]\n"
         );
         let other = (definition.replace(name, "best"), sql.replace(name, "best"));
         let root = tempfile::tempdir().unwrap();
-        write(root.path(), "hours", &other.0, &other.1);
+        write_view(root.path(), "hours", &other.0, &other.1);
         assert!(Catalog::read(root.path()).is_ok(), "{name}");
     }
 }
@@ -179,7 +179,7 @@ key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"{name}\"]\n"
 #[test]
 fn custom_views_are_added_to_built_in_views() {
     let root = tempfile::tempdir().unwrap();
-    write(root.path(), "hours_of_mine", DEFINITION, SQL);
+    write_view(root.path(), "hours_of_mine", DEFINITION, SQL);
     let over = DEFINITION.replace(
         "layers = \"both\"",
         "over = \"plays_detail\"\nlayers = \"batch\"",
@@ -188,7 +188,7 @@ fn custom_views_are_added_to_built_in_views() {
         .replace("FROM plays", "FROM plays_detail")
         .replace("at)", "bucket)")
         .replace("amount", "count");
-    write(root.path(), "rolled_up", &over, &sql);
+    write_view(root.path(), "rolled_up", &over, &sql);
     std::fs::create_dir(root.path().join(".hidden")).unwrap();
     std::fs::write(root.path().join("README.md"), "mine").unwrap();
     let (all, built_in) = (
@@ -202,7 +202,7 @@ fn custom_views_are_added_to_built_in_views() {
     }
     let error_for = |name: &str| {
         let root = tempfile::tempdir().unwrap();
-        write(root.path(), name, DEFINITION, SQL);
+        write_view(root.path(), name, DEFINITION, SQL);
         let error = Catalog::with_custom_views(root.path())
             .unwrap_err()
             .to_string();
@@ -234,28 +234,28 @@ fn a_missing_file_is_reported() {
 fn the_version_ignores_comments_only() {
     let view = |definition: &str, sql: &str| {
         let root = tempfile::tempdir().unwrap();
-        write(root.path(), "hours", definition, sql);
+        write_view(root.path(), "hours", definition, sql);
         Catalog::read(root.path()).unwrap().jobs()[0]
             .view()
             .to_owned()
     };
-    let one = view(DEFINITION, SQL);
+    let version = view(DEFINITION, SQL);
     assert_eq!(
-        one,
+        version,
         view(
             &format!("# a comment\n\n{DEFINITION}"),
             &format!("-- another\n{SQL}")
         )
     );
     assert_ne!(
-        one,
+        version,
         view(
             &DEFINITION.replace("partition = \"day\"", "partition = \"month\""),
             SQL
         )
     );
     assert_ne!(
-        one,
+        version,
         view(DEFINITION, &SQL.replace("sum(amount)", "sum(amount + 0)"))
     );
 }
@@ -266,7 +266,7 @@ fn the_kind_tally_is_an_alias_with_the_same_version() {
     let view = |kind: &str| {
         let root = tempfile::tempdir().unwrap();
         let definition = DEFINITION.replace("kind = \"aggregate\"", kind);
-        write(root.path(), "hours", &definition, SQL);
+        write_view(root.path(), "hours", &definition, SQL);
         Catalog::read(root.path()).unwrap().jobs()[0]
             .view()
             .to_owned()
@@ -293,7 +293,7 @@ key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"elapsed_time\"]\n";
 FROM efforts GROUP BY segment_id, athlete_id";
     let read = |definition: &str| {
         let root = tempfile::tempdir().unwrap();
-        write(root.path(), "routes", definition, sql);
+        write_view(root.path(), "routes", definition, sql);
         let catalog = Catalog::read(root.path()).map_err(|error| error.to_string())?;
         Ok::<_, String>(Arc::clone(&catalog.boards()[0]))
     };
@@ -348,15 +348,15 @@ recounts_per_day = 24
     let sql = "SELECT DISTINCT application_id, athlete_id FROM authorizations";
     let read = |definition: &str| {
         let root = tempfile::tempdir().unwrap();
-        write(root.path(), "connected", definition, sql);
+        write_view(root.path(), "connected", definition, sql);
         Catalog::read(root.path()).map_err(|error| error.to_string())
     };
     let without = read(BOARD).unwrap();
     assert!(!without.counting().has_recount_class());
     let with = read(&[BOARD, EXACT, CLASS].concat()).unwrap();
     assert_eq!(with.boards()[0].view(), without.boards()[0].view());
-    assert!(with.counting().policy_for(1, 10_000).is_some());
-    assert!(with.counting().policy_for(7, 10_000).is_none());
+    assert!(with.counting().find_policy(1, 10_000).is_some());
+    assert!(with.counting().find_policy(7, 10_000).is_none());
     let other = without.clone().with_counting(&with.counting());
     assert_eq!(other.counting(), with.counting());
     assert!(!without.counting().has_recount_class());

@@ -3,8 +3,8 @@
 //! With *increments*, every event changes the count in the step that advances the checkpoint, so
 //! the count is exact.
 //!
-//! With *recount*, the count is also read from the entity store from time to time: for a small
-//! application after every event, for a large one after some of them. The share of events is such
+//! With *recount*, the count is also read from the entity store: for a small application after
+//! every event, for a large one after a share of its events. The share decreases with the size, so
 //! that counts of every size are equally fresh. This was proposed for connected athletes at Strava.
 //!
 //! All functions are pure; the caller supplies the random number.
@@ -13,17 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of classes. Each application is compared with all of them.
+/// The maximum number of classes. Each application is compared with all of them.
 pub const CLASSES_MAX: usize = 64;
-/// Maximum number of applications that a class lists.
+/// The maximum number of applications that a class lists.
 pub const LISTED_MAX: usize = 10_000;
-/// Maximum bytes of a class name.
+/// The maximum bytes of a class name.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Maximum recounts per day of a large count.
+/// The maximum recounts per day of a large count.
 pub const RECOUNTS_PER_DAY_MAX: i64 = 86_400;
-/// Maximum events per athlete and day.
+/// The maximum events per athlete and day.
 pub const EVENTS_MAX: f64 = 1e6;
-/// Resolution of the events per athlete and day.
+/// The resolution of the events per athlete and day.
 const MICRO: f64 = 1e-6;
 const MICROS: u64 = 1_000_000;
 const DAY_MS: u64 = 86_400_000;
@@ -55,14 +55,14 @@ pub struct CountingSection {
 
 /// An invalid section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {what}")]
+#[error("{field}: {reason}")]
 pub struct CountingError {
     /// The index of the section.
     pub section: usize,
     /// The invalid field.
     pub field: &'static str,
     /// The expected value, or the problem.
-    pub what: String,
+    pub reason: String,
 }
 
 /// Decides when a count is recounted.
@@ -76,22 +76,23 @@ pub struct RecountPolicy {
 }
 
 impl RecountPolicy {
-    /// Returns `n` if one in `n` events causes a recount of a count of this size; 1 if it is small.
+    /// Returns the number of events for each recount of a count of this size; 1 if it is small.
     ///
     /// An application of `count` athletes has `count × events_per_athlete_per_day` events a day,
     /// and `recounts_per_day` of them cause a recount. So one in `count ÷ ratio` events does, where
     /// the ratio is `recounts_per_day ÷ events_per_athlete_per_day`.
     #[must_use]
-    pub fn one_in(&self, count: u64) -> u64 {
+    pub fn events_per_recount(&self, count: u64) -> u64 {
         if count < self.large_size {
             return 1;
         }
         let events = u128::from(count) * u128::from(self.events_micros);
-        let wanted = u128::from(self.recounts_per_day) * u128::from(MICROS);
-        u64::try_from(events / wanted).unwrap_or(u64::MAX).max(1)
+        let recounts = u128::from(self.recounts_per_day) * u128::from(MICROS);
+        u64::try_from(events / recounts).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Maximum age of a count before it is recounted without an event, in milliseconds.
+    /// Returns the maximum age of a count in milliseconds. An older count is recounted without an
+    /// event.
     #[must_use]
     pub const fn recount_interval_ms(&self) -> u64 {
         DAY_MS / self.recounts_per_day
@@ -102,8 +103,8 @@ impl RecountPolicy {
 ///
 /// `count` is the recorded count, if any. `draw` is a uniformly distributed random number of 64
 /// bits. An unknown count and a count below the large size are always recounted. A larger one is
-/// recounted with a probability of one in [`RecountPolicy::one_in`]. An application that is not
-/// enabled is never recounted.
+/// recounted with a probability of one in [`RecountPolicy::events_per_recount`]. An application
+/// that is not enabled is never recounted.
 #[must_use]
 pub fn should_recount(
     is_enabled: bool,
@@ -115,14 +116,14 @@ pub fn should_recount(
         return false;
     }
     let Some(count) = count else { return true };
-    // True if the draw is in the first of `one_in` equal parts of the range.
-    let part = (u128::from(draw) * u128::from(policy.one_in(count))) >> u64::BITS;
+    // True if the draw is in the first of `events_per_recount` equal parts of the range.
+    let part = (u128::from(draw) * u128::from(policy.events_per_recount(count))) >> u64::BITS;
     part == 0
 }
 
 /// How the applications of a class are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strategy {
+pub enum CountingStrategy {
     /// Every event changes the count.
     Increments,
     /// The count is also read from the entity store.
@@ -131,23 +132,23 @@ pub enum Strategy {
 
 /// A class of applications.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Class {
+pub struct CountingClass {
     name: String,
-    strategy: Strategy,
+    strategy: CountingStrategy,
     capacity_from: Option<i64>,
     applications: BTreeSet<i64>,
 }
 
-impl Class {
-    /// The name of the class.
+impl CountingClass {
+    /// Returns the name of the class.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How the applications of the class are counted.
+    /// Returns how the applications of the class are counted.
     #[must_use]
-    pub const fn strategy(&self) -> Strategy {
+    pub const fn strategy(&self) -> CountingStrategy {
         self.strategy
     }
 
@@ -160,49 +161,49 @@ impl Class {
 /// The validated classes of an installation. An application belongs to the first class that
 /// includes it. An application in no class is counted by increments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counting(Vec<Class>);
+pub struct CountingClasses(Vec<CountingClass>);
 
-impl Counting {
+impl CountingClasses {
     /// Validates the classes.
     ///
     /// # Errors
     /// The first invalid field.
     pub fn parse(sections: &[CountingSection]) -> Result<Self, CountingError> {
-        let mut classes: Vec<Class> = Vec::with_capacity(sections.len());
+        let mut classes: Vec<CountingClass> = Vec::with_capacity(sections.len());
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, section) in sections.iter().enumerate() {
-            let error = |(field, what): FieldError| CountingError {
+            let error = |(field, reason): FieldError| CountingError {
                 section: index,
                 field,
-                what,
+                reason,
             };
             if index >= CLASSES_MAX {
-                let what = format!("at most {CLASSES_MAX} classes are allowed");
-                return Err(error(("class", what)));
+                let reason = format!("at most {CLASSES_MAX} classes are allowed");
+                return Err(error(("class", reason)));
             }
             if names.insert(&section.class, index).is_some() {
-                let what = format!("{:?} is the name of another class", section.class);
-                return Err(error(("class", what)));
+                let reason = format!("{:?} is the name of another class", section.class);
+                return Err(error(("class", reason)));
             }
             classes.push(section.check().map_err(error)?);
         }
         Ok(Self(classes))
     }
 
-    /// The class of an application with this athlete capacity. `None` means increments.
+    /// Finds the class of an application with this athlete capacity. `None` means increments.
     #[must_use]
-    pub fn class_for(&self, application: i64, capacity: i64) -> Option<&Class> {
+    pub fn find_class(&self, application: i64, capacity: i64) -> Option<&CountingClass> {
         self.0
             .iter()
             .find(|class| class.contains(application, capacity))
     }
 
-    /// The recount policy of an application. `None` means increments.
+    /// Finds the recount policy of an application. `None` means increments.
     #[must_use]
-    pub fn policy_for(&self, application: i64, capacity: i64) -> Option<RecountPolicy> {
-        match self.class_for(application, capacity)?.strategy {
-            Strategy::Increments => None,
-            Strategy::Recount(policy) => Some(policy),
+    pub fn find_policy(&self, application: i64, capacity: i64) -> Option<RecountPolicy> {
+        match self.find_class(application, capacity)?.strategy {
+            CountingStrategy::Increments => None,
+            CountingStrategy::Recount(policy) => Some(policy),
         }
     }
 
@@ -221,7 +222,7 @@ impl Counting {
         })
     }
 
-    /// The shortest interval of all classes, in milliseconds
+    /// Returns the shortest interval of all classes, in milliseconds
     /// ([`RecountPolicy::recount_interval_ms`]).
     #[must_use]
     pub fn shortest_recount_interval_ms(&self) -> Option<u64> {
@@ -230,8 +231,8 @@ impl Counting {
             .min()
     }
 
-    /// The applications that may belong to a class that recounts, ascending. Returns `None` if a
-    /// class selects applications by capacity.
+    /// Returns the applications that may belong to a class that recounts, ascending. Returns `None`
+    /// if a class selects applications by capacity.
     #[must_use]
     pub fn listed_applications(&self) -> Option<BTreeSet<i64>> {
         let mut listed = BTreeSet::new();
@@ -244,10 +245,10 @@ impl Counting {
         Some(listed)
     }
 
-    fn recount_classes(&self) -> impl Iterator<Item = (&Class, RecountPolicy)> {
+    fn recount_classes(&self) -> impl Iterator<Item = (&CountingClass, RecountPolicy)> {
         self.0.iter().filter_map(|class| match class.strategy {
-            Strategy::Increments => None,
-            Strategy::Recount(policy) => Some((class, policy)),
+            CountingStrategy::Increments => None,
+            CountingStrategy::Recount(policy) => Some((class, policy)),
         })
     }
 }
@@ -256,35 +257,36 @@ impl Counting {
 type FieldError = (&'static str, String);
 
 impl CountingSection {
-    fn check(&self) -> Result<Class, FieldError> {
+    fn check(&self) -> Result<CountingClass, FieldError> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if self.class.is_empty()
             || self.class.len() > NAME_BYTES_MAX
             || !self.class.chars().all(is_allowed)
         {
-            let what = format!("expected 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'");
-            return Err(("class", what));
+            let reason =
+                format!("expected 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'");
+            return Err(("class", reason));
         }
         let strategy = match &*self.strategy {
-            "increments" => self.increments()?,
-            "recount" => Strategy::Recount(self.policy()?),
+            "increments" => self.check_increments()?,
+            "recount" => CountingStrategy::Recount(self.parse_policy()?),
             _ => {
-                let what = "expected \"increments\" or \"recount\"";
-                return Err(("strategy", what.to_owned()));
+                let reason = "expected \"increments\" or \"recount\"";
+                return Err(("strategy", reason.to_owned()));
             }
         };
         if self.capacity_from.is_none() && self.applications.is_empty() {
-            let what = "the class needs capacity_from, applications or both; capacity_from = 0 includes all applications";
-            return Err(("class", what.to_owned()));
+            let reason = "the class needs capacity_from, applications or both; capacity_from = 0 includes all applications";
+            return Err(("class", reason.to_owned()));
         }
         if self.capacity_from.is_some_and(|from| from < 0) {
             return Err(("capacity_from", "expected 0 or more".to_owned()));
         }
         if self.applications.len() > LISTED_MAX {
-            let what = format!("at most {LISTED_MAX} can be listed; use capacity_from");
-            return Err(("applications", what));
+            let reason = format!("at most {LISTED_MAX} can be listed; use capacity_from");
+            return Err(("applications", reason));
         }
-        Ok(Class {
+        Ok(CountingClass {
             name: self.class.clone(),
             strategy,
             capacity_from: self.capacity_from,
@@ -292,7 +294,7 @@ impl CountingSection {
         })
     }
 
-    fn increments(&self) -> Result<Strategy, FieldError> {
+    fn check_increments(&self) -> Result<CountingStrategy, FieldError> {
         let recount_fields = [
             ("large_size", self.large_size.is_some()),
             (
@@ -302,19 +304,19 @@ impl CountingSection {
             ("recounts_per_day", self.recounts_per_day.is_some()),
         ];
         match recount_fields.into_iter().find(|(_, is_set)| *is_set) {
-            None => Ok(Strategy::Increments),
+            None => Ok(CountingStrategy::Increments),
             Some((field, _)) => {
-                let what = "applies only to strategy = \"recount\"";
-                Err((field, what.to_owned()))
+                let reason = "applies only to strategy = \"recount\"";
+                Err((field, reason.to_owned()))
             }
         }
     }
 
-    fn policy(&self) -> Result<RecountPolicy, FieldError> {
+    fn parse_policy(&self) -> Result<RecountPolicy, FieldError> {
         fn require<T>(field: &'static str, value: Option<T>) -> Result<T, FieldError> {
             value.ok_or_else(|| {
-                let what = format!("strategy = \"recount\" needs {field}");
-                (field, what)
+                let reason = format!("strategy = \"recount\" needs {field}");
+                (field, reason)
             })
         }
         let large_size = require("large_size", self.large_size)?;
@@ -325,8 +327,8 @@ impl CountingSection {
         let events = require(EVENTS, self.events_per_athlete_per_day)?;
         // NaN is in no range.
         if !(MICRO..=EVENTS_MAX).contains(&events) {
-            let what = format!("expected {MICRO} to {EVENTS_MAX}");
-            return Err((EVENTS, what));
+            let reason = format!("expected {MICRO} to {EVENTS_MAX}");
+            return Err((EVENTS, reason));
         }
         #[expect(
             clippy::cast_possible_truncation,
@@ -337,8 +339,8 @@ impl CountingSection {
         let recounts = require("recounts_per_day", self.recounts_per_day)?;
         let is_in_range = (1..=RECOUNTS_PER_DAY_MAX).contains(&recounts);
         let Some(recounts_per_day) = u64::try_from(recounts).ok().filter(|_| is_in_range) else {
-            let what = format!("expected 1 to {RECOUNTS_PER_DAY_MAX}");
-            return Err(("recounts_per_day", what));
+            let reason = format!("expected 1 to {RECOUNTS_PER_DAY_MAX}");
+            return Err(("recounts_per_day", reason));
         };
         Ok(RecountPolicy {
             large_size,

@@ -17,8 +17,8 @@ fn recount(large_size: i64, events: f64, recounts: i64) -> CountingSection {
 }
 
 fn policy(large_size: i64, events: f64, recounts: i64) -> RecountPolicy {
-    let counting = Counting::parse(&[recount(large_size, events, recounts)]).unwrap();
-    counting.policy_for(1, 1).unwrap()
+    let counting = CountingClasses::parse(&[recount(large_size, events, recounts)]).unwrap();
+    counting.find_policy(1, 1).unwrap()
 }
 
 fn policies() -> impl Generator<Value = RecountPolicy> {
@@ -47,7 +47,7 @@ proptest! {
         count in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
         draw in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
     ) {
-        prop_assert!(policy.one_in(count) >= 1);
+        prop_assert!(policy.events_per_recount(count) >= 1);
         prop_assert!(policy.recount_interval_ms() >= 1_000);
         prop_assert!(should_recount(true, Some(count), &policy, 0), "the smallest draw always counts");
         let _either = should_recount(true, Some(count), &policy, draw);
@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn larger_counts_are_not_more_likely(policy in policies(), count: u64, more: u64, draw: u64) {
         let larger = count.saturating_add(more);
-        prop_assert!(policy.one_in(larger) >= policy.one_in(count));
+        prop_assert!(policy.events_per_recount(larger) >= policy.events_per_recount(count));
         if should_recount(true, Some(larger), &policy, draw) {
             prop_assert!(should_recount(true, Some(count), &policy, draw));
         }
@@ -71,12 +71,12 @@ proptest! {
         let policy = policy(1_000, events, recounts);
         let draws = SeededRandom::new(seed);
         let tries = 20_000_u32;
-        let counted = (0..tries).filter(|_| should_recount(true, Some(count), &policy, draws.next_u64()));
-        let counted = counted.count() as f64;
-        let likely = 1.0 / policy.one_in(count) as f64;
-        let mean = f64::from(tries) * likely;
-        let deviation = (mean * (1.0 - likely)).sqrt();
-        prop_assert!((counted - mean).abs() <= 6.0 * deviation + 1.0, "{counted} of {mean}");
+        let recounts_seen = (0..tries).filter(|_| should_recount(true, Some(count), &policy, draws.next_u64()));
+        let recounts_seen = recounts_seen.count() as f64;
+        let probability = 1.0 / policy.events_per_recount(count) as f64;
+        let mean = f64::from(tries) * probability;
+        let deviation = (mean * (1.0 - probability)).sqrt();
+        prop_assert!((recounts_seen - mean).abs() <= 6.0 * deviation + 1.0, "{recounts_seen} of {mean}");
     }
 }
 
@@ -86,10 +86,10 @@ fn counts_of_every_size_are_equally_fresh() {
     let policy = policy(1_000, 0.5, 24);
     for size in [1_000_u32, 20_000, 1_000_000, 50_000_000] {
         let events = f64::from(size) * 0.5;
-        let recounts = events / policy.one_in(size.into()) as f64;
+        let recounts = events / policy.events_per_recount(size.into()) as f64;
         assert!((24.0..26.0).contains(&recounts), "{size}: {recounts}");
     }
-    assert_eq!(policy.one_in(999), 1);
+    assert_eq!(policy.events_per_recount(999), 1);
     assert_eq!(policy.recount_interval_ms(), 3_600_000);
 }
 
@@ -106,22 +106,22 @@ fn the_first_class_that_has_an_application_counts_it() {
         applications: vec![8],
         ..CountingSection::default()
     };
-    let counting = Counting::parse(&[exact, large]).unwrap();
-    let class = |id, capacity| counting.class_for(id, capacity).map(Class::name);
+    let counting = CountingClasses::parse(&[exact, large]).unwrap();
+    let class = |id, capacity| counting.find_class(id, capacity).map(CountingClass::name);
     assert_eq!(class(8, 10_000), Some("exact"));
     assert_eq!(class(7, 1), Some("large"));
     assert_eq!(class(9, 10_000), Some("large"));
     assert_eq!(class(9, 9_999), None);
-    assert!(counting.policy_for(8, 10_000).is_none());
-    assert!(counting.policy_for(7, 1).is_some());
+    assert!(counting.find_policy(8, 10_000).is_none());
+    assert!(counting.find_policy(7, 1).is_some());
     assert!(counting.has_recount_class() && counting.may_recount(9));
-    assert!(!Counting::default().has_recount_class());
+    assert!(!CountingClasses::default().has_recount_class());
     let listed = CountingSection {
         capacity_from: None,
         applications: vec![7],
         ..recount(0, 1.0, 1)
     };
-    let counting = Counting::parse(&[listed]).unwrap();
+    let counting = CountingClasses::parse(&[listed]).unwrap();
     assert!(counting.may_recount(7) && !counting.may_recount(9));
 }
 
@@ -131,9 +131,9 @@ fn wrong_values_are_named() {
     let rejected_field = |change: &dyn Fn(&mut CountingSection)| {
         let mut section = good.clone();
         change(&mut section);
-        let flaw = Counting::parse(&[good.clone(), section]).unwrap_err();
-        assert_eq!(flaw.section, 1);
-        flaw.field
+        let error = CountingClasses::parse(&[good.clone(), section]).unwrap_err();
+        assert_eq!(error.section, 1);
+        error.field
     };
     let other = |section: &mut CountingSection| section.class = "other".to_owned();
     assert_eq!(rejected_field(&|_| {}), "class");
@@ -175,10 +175,10 @@ fn wrong_values_are_named() {
         }),
     ];
     for (field, change) in wrong {
-        let found = rejected_field(&|section| {
+        let field_of_error = rejected_field(&|section| {
             other(section);
             change(section);
         });
-        assert_eq!(found, field);
+        assert_eq!(field_of_error, field);
     }
 }

@@ -12,7 +12,7 @@ use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::min_struct::min;
+use crate::min_struct::min_function;
 use crate::spill::SpillFolder;
 use crate::{Error, Result, sketch, truncate};
 
@@ -36,7 +36,7 @@ pub struct Engine {
     threads: usize,
     memory_bytes: usize,
     /// Deleted with the last clone of the engine.
-    spill: Arc<SpillFolder>,
+    spill_folder: Arc<SpillFolder>,
 }
 
 impl Engine {
@@ -45,10 +45,12 @@ impl Engine {
     /// # Errors
     /// [`Error::Engine`] if the spill folder can't be created.
     pub fn new(options: EngineOptions) -> Result<Self> {
-        let spill = SpillFolder::create_in(&options.spill_folder)
+        let spill_folder = SpillFolder::create_in(&options.spill_folder)
             .map_err(|error| Error::Engine(DataFusionError::IoError(error)))?;
         let disk = DiskManagerBuilder::default()
-            .with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()]))
+            .with_mode(DiskManagerMode::Directories(vec![
+                spill_folder.path().to_owned(),
+            ]))
             .with_max_temp_directory_size(options.spill_bytes_max);
         let pool = TrackConsumersPool::new(
             FairSpillPool::new(options.memory_bytes),
@@ -65,17 +67,17 @@ impl Engine {
             runtime,
             threads: options.threads.max(1),
             memory_bytes: options.memory_bytes,
-            spill: Arc::new(spill),
+            spill_folder: Arc::new(spill_folder),
         })
     }
 
-    /// The number of parallel tasks.
+    /// Returns the number of parallel tasks.
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The memory of one task, in bytes.
+    /// Returns the memory of one task, in bytes.
     #[must_use]
     pub const fn memory_bytes_per_task(&self) -> usize {
         self.memory_bytes / self.threads
@@ -100,34 +102,34 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Engine`] if the folder can't be created.
-    pub fn scratch_folder(&self) -> Result<tempfile::TempDir> {
-        tempfile::TempDir::new_in(self.spill.path())
+    pub fn create_scratch_folder(&self) -> Result<tempfile::TempDir> {
+        tempfile::TempDir::new_in(self.spill_folder.path())
             .map_err(|error| Error::Engine(DataFusionError::IoError(error)))
     }
 
     /// Creates a session for the queries of one task. It does not repartition.
     #[must_use]
-    pub fn session(&self) -> SessionContext {
-        session(Arc::clone(&self.runtime))
+    pub fn create_session(&self) -> SessionContext {
+        create_session(Arc::clone(&self.runtime))
     }
 }
 
 /// Creates a session with the settings that all queries use.
-pub(crate) fn session(runtime: Arc<RuntimeEnv>) -> SessionContext {
+pub(crate) fn create_session(runtime: Arc<RuntimeEnv>) -> SessionContext {
     let state = SessionStateBuilder::new()
         .with_default_features()
-        .with_config(config())
+        .with_config(session_config())
         .with_runtime_env(runtime)
         .build();
     let session = SessionContext::new_with_state(state);
-    session.register_udaf(min());
-    session.register_udf(sketch::function());
-    session.register_udf(truncate::function());
+    session.register_udaf(min_function());
+    session.register_udf(sketch::sketch_cell_function());
+    session.register_udf(truncate::date_trunc_function());
     session
 }
 
-/// Settings for correct and reproducible results.
-fn config() -> SessionConfig {
+/// Returns settings for correct and reproducible results.
+fn session_config() -> SessionConfig {
     let mut config = SessionConfig::new()
         .with_target_partitions(1)
         .with_information_schema(false)
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn unsafe_optimizations_are_disabled() {
-        let config = config();
+        let config = session_config();
         let options = config.options();
         assert!(!options.optimizer.enable_aggregate_dynamic_filter_pushdown);
         assert!(!options.optimizer.enable_join_dynamic_filter_pushdown);

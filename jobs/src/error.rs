@@ -9,24 +9,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An invalid definition.
-    #[error("{file}:{line}: {what}")]
+    #[error("{file}:{line}: {reason}")]
     Definition {
         /// The file.
         file: String,
         /// The line, counted from 1.
         line: usize,
         /// The problem and the expected value.
-        what: String,
+        reason: String,
     },
     /// A folder of views, or a file in it, that can't be read.
     #[error(
-        "{path}: {why}; views_dir names a folder with one folder for each view, which holds job.toml and query.sql"
+        "{path}: {reason}; views_dir names a folder with one folder for each view, which holds job.toml and query.sql"
     )]
     Views {
         /// The folder or file.
         path: String,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// A query that failed while it ran.
     #[error("job {job}: {source}")]
@@ -37,12 +37,12 @@ pub enum Error {
         source: DataFusionError,
     },
     /// Rows that do not have the job's shape.
-    #[error("job {job}: {what}")]
+    #[error("job {job}: {reason}")]
     Rows {
         /// The job.
         job: String,
         /// The problem.
-        what: String,
+        reason: String,
     },
     /// The query engine could not be created.
     #[error("query engine: {0}")]

@@ -32,13 +32,13 @@ impl Layers {
     }
 }
 
-/// A view: name, source, query, and the part that is specific to its kind.
+/// A job: the definition of a view. `kind` is the part that is specific to its kind of view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job<K = AggregateView> {
     pub(crate) name: String,
     pub(crate) view: String,
     pub(crate) source: Source,
-    pub(crate) over: Option<String>,
+    pub(crate) input_job: Option<String>,
     pub(crate) layers: Layers,
     pub(crate) schema: SchemaRef,
     pub(crate) sql: String,
@@ -46,49 +46,49 @@ pub struct Job<K = AggregateView> {
 }
 
 impl<K> Job<K> {
-    /// The name of the view's folder.
+    /// Returns the name of the view, which is the name of its folder.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Name and version of the definition, as `name@version`. Tables and live keys use it.
+    /// Returns name and version of the view, as `name@version`. Tables and live keys use it.
     #[must_use]
     pub fn view(&self) -> &str {
         &self.view
     }
 
-    /// The source of the view.
+    /// Returns the source of the view.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// The job whose rows the query reads. `None` if it reads the source.
+    /// Returns the job whose rows the query reads; `None` if it reads the source.
     #[must_use]
-    pub fn over(&self) -> Option<&str> {
-        self.over.as_deref()
+    pub fn input_job(&self) -> Option<&str> {
+        self.input_job.as_deref()
     }
 
-    /// The name of the table that the query reads.
+    /// Returns the name of the table that the query reads.
     #[must_use]
-    pub fn table(&self) -> &str {
-        self.over().unwrap_or(self.source.name())
+    pub fn input_table(&self) -> &str {
+        self.input_job().unwrap_or(self.source.name())
     }
 
-    /// The layers that run the job.
+    /// Returns the layers that run the job.
     #[must_use]
     pub const fn layers(&self) -> Layers {
         self.layers
     }
 
-    /// The columns of the rows.
+    /// Returns the columns of the rows.
     #[must_use]
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
 
-    /// The SQL query.
+    /// Returns the SQL query.
     #[must_use]
     pub fn sql(&self) -> &str {
         &self.sql
@@ -102,20 +102,20 @@ pub(crate) fn parse_source(
     kind_name: &str,
     kind: SourceKind,
 ) -> Result<Source> {
-    let fits = |source: &Source| source.kind() == kind && Source::LOGGED.contains(source);
+    let is_usable = |source: &Source| source.kind() == kind && Source::LOGGED.contains(source);
     match field.get_ref().parse::<Source>() {
-        Ok(source) if fits(&source) => Ok(source),
+        Ok(source) if is_usable(&source) => Ok(source),
         Ok(source) => {
             let expected: Vec<&str> = Source::LOGGED
                 .iter()
-                .filter(|source| fits(source))
+                .filter(|source| is_usable(source))
                 .map(|source| source.name())
                 .collect();
-            let what = format!(
+            let reason = format!(
                 "source: kind = {kind_name:?} needs {}, not {source}",
                 expected.join(" or ")
             );
-            Err(file.error_at(field, what))
+            Err(file.error_at(field, reason))
         }
         Err(error) => Err(file.error_at(field, format!("source: {error}"))),
     }
@@ -128,8 +128,8 @@ pub(crate) fn parse_layers(file: &File<'_>, field: &Spanned<String>) -> Result<L
         "batch" => Ok(Layers::Batch),
         "speed" => Ok(Layers::Speed),
         _ => {
-            let what = "layers: expected \"both\", \"batch\" or \"speed\"";
-            Err(file.error_at(field, what))
+            let reason = "layers: expected \"both\", \"batch\" or \"speed\"";
+            Err(file.error_at(field, reason))
         }
     }
 }
@@ -139,9 +139,9 @@ pub(crate) fn parse_layers(file: &File<'_>, field: &Spanned<String>) -> Result<L
 /// lines, indentation, and the sections for daily counts and counting classes are excluded.
 /// `kind = "aggregate"` hashes as its earlier name, so that no view is recomputed because of the
 /// name.
-pub(crate) fn definition_hash(definition: &str, sql: &str, dependency: Option<&str>) -> String {
+pub(crate) fn hash_definition(definition: &str, sql: &str, dependency: Option<&str>) -> String {
     let mut hasher = Xxh3::new();
-    let definition = lines_outside(definition, &[HISTORY, COUNTING]).map(former_kind_line);
+    let definition = lines_outside(definition, &[HISTORY, COUNTING]).map(restore_former_kind);
     let sql = sql.lines().map(Cow::Borrowed);
     for line in definition.chain([Cow::Borrowed("\0")]).chain(sql) {
         let line = line.trim();
@@ -157,7 +157,7 @@ pub(crate) fn definition_hash(definition: &str, sql: &str, dependency: Option<&s
 }
 
 /// Replaces the kind of view with its earlier name if the line sets the kind.
-fn former_kind_line(line: &str) -> Cow<'_, str> {
+fn restore_former_kind(line: &str) -> Cow<'_, str> {
     let value = line.trim_start().strip_prefix("kind").map(str::trim_start);
     match value.is_some_and(|value| value.starts_with('=')) {
         true => {
@@ -168,17 +168,17 @@ fn former_kind_line(line: &str) -> Cow<'_, str> {
     }
 }
 
-/// The lines of a definition outside the sections with these headers.
+/// Returns the lines of a definition outside the sections with these headers.
 pub(crate) fn lines_outside<'a>(
     definition: &'a str,
-    heads: &[&str],
+    headers: &[&str],
 ) -> impl Iterator<Item = &'a str> {
     let mut is_inside = false;
     definition.lines().filter(move |line| {
         let line = line.trim();
         if line.starts_with('[') {
-            let (before, _) = line.split_once('#').unwrap_or((line, ""));
-            is_inside = heads.contains(&before.trim());
+            let (header, _) = line.split_once('#').unwrap_or((line, ""));
+            is_inside = headers.contains(&header.trim());
         }
         !is_inside
     })

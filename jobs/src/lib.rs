@@ -34,5 +34,5 @@ pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use fold::{AggregateFold, AggregateRows, Fold, FoldOutput};
 pub use job::{Job, Layers};
-pub use plan::{Input, check_rows, plan_query};
+pub use plan::{Input, check_rows, plan_job};
 pub use rollup::Rollup;

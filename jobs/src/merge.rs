@@ -6,7 +6,8 @@
 
 use schemas::seam::{self, Epoch, PartitionState, Runs};
 
-/// The state of the seam between live state and batch rows of one view, as a read found it.
+/// The data with which a read checks that live state and batch rows of one view join: run records
+/// and partition states, as the read found them.
 #[derive(Debug, Clone, Copy)]
 pub struct SeamSnapshot<'a> {
     /// The view, as `name@version`.
@@ -116,7 +117,7 @@ pub struct SeamMismatch {
 }
 
 impl SeamGap {
-    /// The cause and the remedy.
+    /// Returns the cause and the remedy.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -189,8 +190,8 @@ impl SeamSnapshot<'_> {
     ///
     /// # Errors
     /// [`SeamMismatch`] if the table is missing.
-    pub fn check_table(&self, found: bool) -> Result<(), SeamMismatch> {
-        if found || self.newest_epoch == 0 {
+    pub fn check_table(&self, has_table: bool) -> Result<(), SeamMismatch> {
+        if has_table || self.newest_epoch == 0 {
             return Ok(());
         }
         Err(SeamMismatch {
@@ -234,27 +235,27 @@ pub fn merge_with_drift<'a>(
     contributions.sort_by_key(|(key, _)| *key);
 
     let mut values = Vec::new();
-    for same_key in contributions.chunk_by(|(one, _), (other, _)| one == other) {
+    for same_key in contributions.chunk_by(|(a, _), (b, _)| a == b) {
         let Some((key, _)) = same_key.first() else {
             continue;
         };
         let row = same_key
             .iter()
-            .filter_map(|(_, contribution)| contribution.row())
+            .filter_map(|(_, contribution)| contribution.as_row())
             .max();
-        let base = seam::base(row.map_or(0, |(epoch, _)| epoch), seam.newest_epoch);
+        let base = seam::base_epoch(row.map_or(0, |(epoch, _)| epoch), seam.newest_epoch);
         if !checked.contains(&base) {
             seam.check(base)?;
             checked.push(base);
         }
-        let stored = row.and_then(|(_, count)| count);
-        let batch_count = stored.map_or(0, i128::from);
+        let row_count = row.and_then(|(_, count)| count);
+        let batch_count = row_count.map_or(0, i128::from);
         let mut value = MergedRow {
             key,
             count: batch_count,
             batch_count,
             drift: 0,
-            has_batch: stored.is_some(),
+            has_batch: row_count.is_some(),
             has_live: false,
             is_ahead: base > seam.newest_epoch,
             row_epoch: row.map(|(epoch, _)| epoch),
@@ -306,7 +307,7 @@ impl Contribution {
         (key, Self::Drift { epoch, count })
     }
 
-    const fn row(&self) -> Option<(Epoch, Option<i64>)> {
+    const fn as_row(&self) -> Option<(Epoch, Option<i64>)> {
         match self {
             Self::Row { epoch, count } => Some((*epoch, *count)),
             Self::Delta { .. } | Self::Drift { .. } => None,

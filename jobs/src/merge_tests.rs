@@ -60,7 +60,7 @@ fn during_publishing() -> (Runs, [Option<PartitionState>; 1]) {
     )
 }
 
-fn seam<'a>(runs: &'a Runs, states: &'a [Option<PartitionState>]) -> SeamSnapshot<'a> {
+fn snapshot<'a>(runs: &'a Runs, states: &'a [Option<PartitionState>]) -> SeamSnapshot<'a> {
     SeamSnapshot {
         view: VIEW,
         live_view: VIEW,
@@ -89,23 +89,21 @@ fn deltas_count_only_after_the_base_of_their_own_row() {
         delta(b"d", 3, 2),
         delta(b"d", 1, 50),
     ];
-    let merged = merge(&seam(&runs, &states), rows, deltas).unwrap();
+    let merged = merge(&snapshot(&runs, &states), rows, deltas).unwrap();
     let summary = |value: &MergedRow<'_>| {
         let key = std::str::from_utf8(value.key).unwrap().to_owned();
         let MergedRow {
-            count,
-            batch_count: stored,
-            ..
+            count, batch_count, ..
         } = *value;
         (
             key,
-            (count, stored),
+            (count, batch_count),
             (value.has_batch, value.has_live, value.is_ahead),
         )
     };
-    let found: Vec<_> = merged.iter().map(summary).collect();
+    let summaries: Vec<_> = merged.iter().map(summary).collect();
     assert_eq!(
-        found,
+        summaries,
         [
             ("a".to_owned(), (8, 4), (true, true, false)),
             ("b".to_owned(), (8, 7), (true, true, true)),
@@ -128,19 +126,19 @@ fn drift_counts_with_the_row_of_its_run() {
         drift(b"b", 2, -3),
         drift(b"c", 1, 2),
     ];
-    let merged = merge_with_drift(&seam(&runs, &states), rows, deltas, drifts).unwrap();
-    let found: Vec<_> = merged
+    let merged = merge_with_drift(&snapshot(&runs, &states), rows, deltas, drifts).unwrap();
+    let values: Vec<_> = merged
         .iter()
         .map(|value| (value.count, value.drift))
         .collect();
-    assert_eq!(found, [(7, 10), (8, 7), (0, 2)]);
+    assert_eq!(values, [(7, 10), (8, 7), (0, 2)]);
 }
 
 #[test]
 fn sums_do_not_overflow() {
     let (runs, states) = during_publishing();
     let merged = merge(
-        &seam(&runs, &states),
+        &snapshot(&runs, &states),
         [row(b"a", Some(i64::MAX), 1)],
         [delta(b"a", 2, i64::MAX)],
     )
@@ -152,7 +150,7 @@ fn sums_do_not_overflow() {
 fn each_gap_is_reported() {
     let (runs, states) = during_publishing();
     let gap = |states: &[Option<PartitionState>], rows: &[BatchRow<'_>]| {
-        let merged = merge(&seam(&runs, states), rows.iter().copied(), []);
+        let merged = merge(&snapshot(&runs, states), rows.iter().copied(), []);
         merged.map(|values| values.len()).map_err(|error| error.gap)
     };
     let changed = |change: fn(&mut PartitionState)| {
@@ -186,13 +184,13 @@ fn each_gap_is_reported() {
 fn a_new_view_is_uncounted_although_epochs_were_pruned() {
     let (runs, mut states) = during_publishing();
     let check_new = |states: &[Option<PartitionState>]| {
-        let seam = SeamSnapshot {
+        let snapshot_of_new_view = SeamSnapshot {
             view: "new@1",
             live_view: "new@1",
             newest_epoch: 0,
-            ..seam(&runs, states)
+            ..snapshot(&runs, states)
         };
-        seam.check(0).map_err(|error| error.gap)
+        snapshot_of_new_view.check(0).map_err(|error| error.gap)
     };
     assert_eq!(check_new(&states), Err(SeamGap::Uncounted));
     // An empty partition has counted every view from its beginning.
@@ -203,7 +201,7 @@ fn a_new_view_is_uncounted_although_epochs_were_pruned() {
 #[test]
 fn published_rows_must_exist() {
     let (runs, states) = during_publishing();
-    let mut seam = seam(&runs, &states);
+    let mut seam = snapshot(&runs, &states);
     assert_eq!(seam.check_table(true), Ok(()));
     let missing = seam.check_table(false).unwrap_err();
     assert_eq!((missing.gap, missing.base), (SeamGap::Deleted, 1));
@@ -215,13 +213,13 @@ fn published_rows_must_exist() {
 fn irrelevant_partitions_may_be_missing() {
     let runs = Runs::default();
     let states = [None, Some(partition_state(3, 1, &[(0, 0)]))];
-    let seam = |only| SeamSnapshot {
+    let seam = |only_partition| SeamSnapshot {
         view: VIEW,
         live_view: VIEW,
         newest_epoch: 0,
         runs: &runs,
         partition_states: &states,
-        only_partition: only,
+        only_partition,
     };
     assert_eq!(seam(Some(1)).check(0), Ok(()));
     assert_eq!(seam(None).check(0).unwrap_err().partition, 0);
@@ -235,7 +233,7 @@ fn irrelevant_partitions_may_be_missing() {
 
 const KEYS: usize = 4;
 
-/// A log of two partitions with runs at its cuts. The newest run may be half published.
+/// A log of two partitions with runs at its cuts. The newest run may be is_ahead published.
 #[derive(Debug, Clone)]
 struct History {
     /// By partition: key and amount of each event.
@@ -246,7 +244,7 @@ struct History {
     newest: usize,
     /// The number of pruned epochs.
     pruned: usize,
-    /// The keys whose rows the following run has written.
+    /// The keys whose rows the following run has has_row.
     loaded: [bool; KEYS],
     /// The keys whose rows keep the epoch of the last run that changed them.
     keeps_epoch: [bool; KEYS],
@@ -269,12 +267,12 @@ fn history() -> impl Strategy<Value = History> {
                         .map(|cut| cut[partition].min(events[partition].len()))
                         .collect();
                     sorted.sort_unstable();
-                    for (cut, at) in cuts.iter_mut().zip(sorted) {
-                        cut[partition] = at;
+                    for (cut, offset) in cuts.iter_mut().zip(sorted) {
+                        cut[partition] = offset;
                     }
                 }
-                // All runs but the last are complete or abandoned, so the newest complete run is the
-                // last or the one before.
+                // All runs but the last are complete or abandoned, so the newest complete run is
+                // the last or the one before.
                 let newest = cuts.len() - usize::from(!cuts.is_empty() && newest.index(2) == 1);
                 let pruned = pruned.index(newest + 1);
                 History {
@@ -289,7 +287,7 @@ fn history() -> impl Strategy<Value = History> {
         )
 }
 
-fn bytes_of(key: usize) -> Vec<u8> {
+fn encode_key(key: usize) -> Vec<u8> {
     vec![u8::try_from(key).unwrap()]
 }
 
@@ -302,16 +300,16 @@ impl History {
         }
     }
 
-    /// The count of a key after epoch `after` through epoch `through`, if it has an event.
-    fn count(&self, key: usize, after: usize, through: usize) -> Option<i64> {
-        let mut found = None;
+    /// The count of a key in the epochs after `after` up to `last`, if it has an event.
+    fn count(&self, key: usize, after: usize, last: usize) -> Option<i64> {
+        let mut sum = None;
         for (partition, events) in self.events.iter().enumerate() {
-            let range = self.cut(after, partition)..self.cut(through, partition);
+            let range = self.cut(after, partition)..self.cut(last, partition);
             for (_, amount) in events[range].iter().filter(|(k, _)| *k == key) {
-                *found.get_or_insert(0) += amount;
+                *sum.get_or_insert(0) += amount;
             }
         }
-        found
+        sum
     }
 
     fn runs(&self) -> Runs {
@@ -345,15 +343,15 @@ impl History {
     /// The row of each key as the runs wrote it.
     fn rows(&self) -> Vec<(Vec<u8>, Option<i64>, Epoch)> {
         let row_of = |key: usize| {
-            let half = self.newest < self.cuts.len() && self.loaded[key];
-            let mut epoch = self.newest + usize::from(half);
+            let is_ahead = self.newest < self.cuts.len() && self.loaded[key];
+            let mut epoch = self.newest + usize::from(is_ahead);
             let count = self.count(key, 0, epoch);
             while self.keeps_epoch[key] && epoch > 0 && self.count(key, epoch - 1, epoch).is_none()
             {
                 epoch -= 1;
             }
-            let written = count.is_some() || !self.keeps_epoch[key];
-            written.then(|| (bytes_of(key), count, epoch as Epoch))
+            let has_row = count.is_some() || !self.keeps_epoch[key];
+            has_row.then(|| (encode_key(key), count, epoch as Epoch))
         };
         (0..KEYS).filter_map(row_of).collect()
     }
@@ -361,7 +359,7 @@ impl History {
     fn deltas(&self) -> Vec<(Vec<u8>, Epoch, i64)> {
         (self.pruned + 1..=self.cuts.len() + 1)
             .flat_map(|e| (0..KEYS).map(move |key| (e, key)))
-            .filter_map(|(e, key)| Some((bytes_of(key), e as Epoch, self.count(key, e - 1, e)?)))
+            .filter_map(|(e, key)| Some((encode_key(key), e as Epoch, self.count(key, e - 1, e)?)))
             .collect()
     }
 }
@@ -389,12 +387,12 @@ proptest! {
             deltas.iter().rev().map(|(key, epoch, count)| delta(key, *epoch, *count)),
         )
         .unwrap();
-        let got: BTreeMap<usize, i128> =
+        let actual: BTreeMap<usize, i128> =
             merged.iter().map(|m| (usize::from(m.key[0]), m.count)).collect();
         let expected: BTreeMap<usize, i128> = (0..KEYS)
             .filter_map(|key| Some((key, i128::from(history.count(key, 0, history.cuts.len() + 1)?))))
             .collect();
-        prop_assert_eq!(got, expected);
+        prop_assert_eq!(actual, expected);
     }
 
     /// A partition state without its boundary is never merged.

@@ -33,7 +33,7 @@ pub(crate) struct MinFunction {
 }
 
 /// Creates the function that replaces the engine's `min`.
-pub(crate) fn min() -> AggregateUDF {
+pub(crate) fn min_function() -> AggregateUDF {
     AggregateUDF::new_from_impl(MinFunction {
         engine_min: min_udaf(),
     })
@@ -147,7 +147,7 @@ impl MinRows {
     fn update(&mut self, rows: &StructArray, groups: &[usize], group_count: usize) -> Result<()> {
         self.prefixes.resize(group_count, [u64::MAX; 2]);
         self.row_indexes.resize(group_count, NO_ROW);
-        let prefixes = prefixes(rows)?;
+        let prefixes = compute_prefixes(rows)?;
         let array_index = u32::try_from(self.arrays.len())
             .map_err(|_| internal_datafusion_err!("too many batches in one group by"))?;
         self.arrays.push(rows.clone());
@@ -169,7 +169,8 @@ impl MinRows {
                 || prefix < *least
                 || (prefix == *least && {
                     let (array, old_row) = (row_index.0 as usize, row_index.1 as usize);
-                    compare(&mut comparators, &self.arrays, rows, array)?(row, old_row).is_lt()
+                    comparator_for(&mut comparators, &self.arrays, rows, array)?(row, old_row)
+                        .is_lt()
                 });
             if is_less {
                 *least = prefix;
@@ -219,8 +220,8 @@ impl MinRows {
     }
 }
 
-/// The comparator of new rows with the rows of an array.
-fn compare<'a>(
+/// Returns the comparator of new rows with the rows of an array, and creates it if necessary.
+fn comparator_for<'a>(
     comparators: &'a mut [Option<DynComparator>],
     arrays: &[StructArray],
     rows: &StructArray,
@@ -240,7 +241,7 @@ fn compare<'a>(
 }
 
 /// Computes the prefix of each row.
-fn prefixes(rows: &StructArray) -> Result<Vec<Prefix>> {
+fn compute_prefixes(rows: &StructArray) -> Result<Vec<Prefix>> {
     let mut prefixes = vec![[0; 2]; rows.len()];
     for (index, column) in rows.columns().iter().take(2).enumerate() {
         let set = |prefixes: &mut [Prefix], row: usize, value: u64| {
@@ -333,11 +334,11 @@ impl GroupsAccumulator for MinRows {
             return Ok(values.to_vec());
         };
         // Rows that the filter rejects, or for which it is null.
-        let out: BooleanArray = filter
+        let rejected: BooleanArray = filter
             .iter()
             .map(|passes| Some(passes != Some(true)))
             .collect();
-        let filtered = values.iter().map(|rows| Ok(nullif(rows, &out)?));
+        let filtered = values.iter().map(|rows| Ok(nullif(rows, &rejected)?));
         filtered.collect()
     }
 

@@ -46,7 +46,7 @@ fn order(a: &Row, b: &Row) -> Ordering {
     })
 }
 
-fn shown(array: &dyn Array) -> Vec<String> {
+fn format_rows(array: &dyn Array) -> Vec<String> {
     (0..array.len())
         .map(|row| array_value_to_string(array, row).unwrap())
         .collect()
@@ -78,61 +78,65 @@ fn row() -> impl Strategy<Value = Row> {
 }
 
 proptest! {
-    /// Batches, some of them as states of another one, and groups that are taken out on the way.
+    /// Batches, some of them as states of another one, and groups that are taken out on the method.
     #[test]
     fn the_smallest_row_of_each_group_remains(
         batches in proptest::collection::vec(
             proptest::collection::vec((row(), 0..5_usize, any::<bool>()), 0..20), 1..6),
-        ways in proptest::collection::vec(0..4_u8, 6),
+        methods in proptest::collection::vec(0..4_u8, 6),
     ) {
         let data_type = DataType::Struct(fields());
-        let mut found = MinRows::new(&data_type);
+        let mut accumulator = MinRows::new(&data_type);
         let mut expected: Vec<Row> = vec![None; 5];
-        for (batch, way) in batches.iter().zip(ways) {
+        for (batch, method) in batches.iter().zip(methods) {
             let rows: Vec<Row> = batch.iter().map(|(row, ..)| row.clone()).collect();
             let groups: Vec<usize> = batch.iter().map(|(_, group, _)| *group).collect();
             let filter: BooleanArray = batch.iter().map(|(.., passes)| Some(*passes)).collect();
-            let filter = (way == 1).then_some(filter);
+            let filter = (method == 1).then_some(filter);
             for ((row, group), passes) in rows.iter().zip(&groups).zip(batch) {
                 if (filter.is_none() || passes.2) && order(row, &expected[*group]).is_lt() {
                     expected[*group].clone_from(row);
                 }
             }
-            if way == 2 {
+            if method == 2 {
                 let mut other = MinRows::new(&data_type);
                 other.update_batch(&[array(&rows)], &groups, None, 5).unwrap();
                 let state = other.state(EmitTo::All).unwrap();
-                found.merge_batch(&state, &[0, 1, 2, 3, 4], 5).unwrap();
+                accumulator.merge_batch(&state, &[0, 1, 2, 3, 4], 5).unwrap();
             } else {
-                found.update_batch(&[array(&rows)], &groups, filter.as_ref(), 5).unwrap();
+                accumulator.update_batch(&[array(&rows)], &groups, filter.as_ref(), 5).unwrap();
             }
-            if way == 3 {
-                found.compact().unwrap();
+            if method == 3 {
+                accumulator.compact().unwrap();
             }
         }
         let (first, rest) = expected.split_at(2);
         prop_assert_eq!(
-            shown(&found.evaluate(EmitTo::First(2)).unwrap()), shown(&array(first)));
-        prop_assert_eq!(shown(&found.evaluate(EmitTo::All).unwrap()), shown(&array(rest)));
-        prop_assert_eq!(found.arrays.len(), 1);
+            format_rows(&accumulator.evaluate(EmitTo::First(2)).unwrap()), format_rows(&array(first)));
+        prop_assert_eq!(format_rows(&accumulator.evaluate(EmitTo::All).unwrap()), format_rows(&array(rest)));
+        prop_assert_eq!(accumulator.arrays.len(), 1);
     }
 }
 
 #[test]
 fn superseded_rows_are_dropped() {
-    let mut found = MinRows::new(&DataType::Struct(fields()));
+    let mut accumulator = MinRows::new(&DataType::Struct(fields()));
     let rows: i64 = 50_000;
     for batch in (0..20).rev() {
         let rows: Vec<Row> = (0..rows)
             .map(|row| Some((Some(row + batch), None, None)))
             .collect();
         let groups: Vec<usize> = (0..rows.len()).map(|row| row % 10).collect();
-        found
+        accumulator
             .update_batch(&[array(&rows)], &groups, None, 10)
             .unwrap();
-        assert!(found.rows <= 20 + SPARE_ROWS_MAX, "{}", found.rows);
+        assert!(
+            accumulator.rows <= 20 + SPARE_ROWS_MAX,
+            "{}",
+            accumulator.rows
+        );
     }
-    let least = found.evaluate(EmitTo::All).unwrap();
+    let least = accumulator.evaluate(EmitTo::All).unwrap();
     assert_eq!(
         least
             .as_struct()
@@ -145,21 +149,21 @@ fn superseded_rows_are_dropped() {
 
 #[tokio::test]
 async fn sql_uses_it_with_and_without_groups() {
-    let context = crate::engine::session(Arc::default());
-    let shown = async |context: &SessionContext, sql: &str| {
+    let context = crate::engine::create_session(Arc::default());
+    let format_rows = async |context: &SessionContext, sql: &str| {
         let batches = context.sql(sql).await.unwrap().collect().await.unwrap();
         let batch = arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap();
-        shown(batch.columns().last().unwrap())
+        format_rows(batch.columns().last().unwrap())
     };
     let values = "(VALUES (1, 2, 'b'), (1, 1, 'c'), (2, 9, 'd'), (2, 9, 'a')) AS t(k, s, t)";
     let sql = format!("SELECT get_field(min(named_struct('s', s, 't', t)), 't') FROM {values}");
-    assert_eq!(shown(&context, &sql).await, ["c"]);
+    assert_eq!(format_rows(&context, &sql).await, ["c"]);
     let sql = format!(
         "SELECT k, get_field(min(named_struct('s', s, 't', t)), 't') FROM {values} GROUP BY k ORDER BY k"
     );
-    assert_eq!(shown(&context, &sql).await, ["c", "a"]);
+    assert_eq!(format_rows(&context, &sql).await, ["c", "a"]);
     let sql = format!("SELECT min(named_struct('s', s)) FROM {values} WHERE k > 5");
-    assert_eq!(shown(&context, &sql).await, [""]);
+    assert_eq!(format_rows(&context, &sql).await, [""]);
     let sql = format!("SELECT min(t) FROM {values}");
-    assert_eq!(shown(&context, &sql).await, ["a"]);
+    assert_eq!(format_rows(&context, &sql).await, ["a"]);
 }

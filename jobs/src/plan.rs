@@ -16,7 +16,7 @@ use schemas::source::Source;
 use schemas::{entities, plays};
 
 use crate::columns::{BUCKET, COUNT};
-use crate::engine::session;
+use crate::engine::create_session;
 use crate::job::Job;
 use crate::{Error, Result};
 
@@ -28,12 +28,12 @@ pub type Input = Arc<dyn TableProvider>;
 ///
 /// # Errors
 /// [`Error::Query`] if the query can't be planned.
-pub async fn plan_query<K>(
+pub async fn plan_job<K>(
     context: &SessionContext,
     job: &Job<K>,
     input: Input,
 ) -> Result<DataFrame> {
-    plan_job(context, job, input)
+    plan_job_rows(context, job, input)
         .await
         .map_err(|source| Error::Query {
             job: job.name().to_owned(),
@@ -48,16 +48,16 @@ pub async fn plan_query<K>(
 pub fn check_rows<K>(job: &Job<K>, rows: &RecordBatch) -> Result<RecordBatch> {
     RecordBatch::try_new(job.schema(), rows.columns().to_vec()).map_err(|error| Error::Rows {
         job: job.name().to_owned(),
-        what: error.to_string(),
+        reason: error.to_string(),
     })
 }
 
-async fn plan_job<K>(
+async fn plan_job_rows<K>(
     context: &SessionContext,
     job: &Job<K>,
     input: Input,
 ) -> Result<DataFrame, DataFusionError> {
-    let rows = select(context, job.table(), input, job.sql()).await?;
+    let rows = plan_select(context, job.input_table(), input, job.sql()).await?;
     let columns = job
         .schema
         .fields()
@@ -66,8 +66,8 @@ async fn plan_job<K>(
     rows.select(columns.collect::<Vec<_>>())
 }
 
-/// Runs a query over a table.
-async fn select(
+/// Plans a query over a table.
+async fn plan_select(
     context: &SessionContext,
     table: &str,
     input: Input,
@@ -88,31 +88,31 @@ pub(crate) struct QueryText<'a> {
     pub(crate) file: &'a str,
 }
 
-/// Plans a query over an empty table, to detect invalid queries at startup.
-pub(crate) fn query_plan(
+/// Plans a query of a definition over an empty table, to detect invalid queries at startup.
+pub(crate) fn plan_over_empty_table(
     table: &str,
     input: &SchemaRef,
     query: &QueryText<'_>,
 ) -> Result<LogicalPlan> {
-    let context = session(Arc::default());
+    let context = create_session(Arc::default());
     let input: Input = Arc::new(EmptyTable::new(Arc::clone(input)));
-    let rows = poll_once(select(&context, table, input, query.sql))
+    let rows = poll_once(plan_select(&context, table, input, query.sql))
         .map_err(|error| planning_error(query.file, &error))?;
     Ok(rows.into_unoptimized_plan())
 }
 
-/// The columns that a query returns over an empty table.
-pub(crate) fn query_schema(
+/// Infers the columns of a query's result.
+pub(crate) fn infer_query_schema(
     table: &str,
     input: &SchemaRef,
     query: &QueryText<'_>,
 ) -> Result<SchemaRef> {
     Ok(Arc::clone(
-        query_plan(table, input, query)?.schema().inner(),
+        plan_over_empty_table(table, input, query)?.schema().inner(),
     ))
 }
 
-/// Planning over an empty table never waits, so one poll completes it.
+/// Returns the result of planning over an empty table. It never waits, so one poll completes it.
 fn poll_once(
     plan: impl Future<Output = Result<DataFrame, DataFusionError>>,
 ) -> Result<DataFrame, DataFusionError> {
@@ -124,44 +124,44 @@ fn planning_error(file: &str, error: &DataFusionError) -> Error {
     query_definition_error(file, &error.strip_backtrace())
 }
 
-fn query_definition_error(file: &str, what: &str) -> Error {
+fn query_definition_error(file: &str, reason: &str) -> Error {
     Error::Definition {
         file: file.to_owned(),
-        line: parse_line_number(what).unwrap_or(1),
-        what: what.lines().next().unwrap_or_default().to_owned(),
+        line: parse_line_number(reason).unwrap_or(1),
+        reason: reason.lines().next().unwrap_or_default().to_owned(),
     }
 }
 
-/// Plans the query over an empty input, to detect invalid queries and nullable columns at startup.
-pub(crate) fn check_query(job: &Job, before: &[Arc<Job>], file: &str) -> Result<()> {
-    let input = input_schema(job, before);
-    let context = session(Arc::default());
+/// Plans the job's query over an empty input, to detect nullable key columns at startup.
+pub(crate) fn check_query(job: &Job, earlier_jobs: &[Arc<Job>], file: &str) -> Result<()> {
+    let input = input_schema(job, earlier_jobs);
+    let context = create_session(Arc::default());
     let input: Input = Arc::new(EmptyTable::new(input));
-    let rows =
-        poll_once(plan_job(&context, job, input)).map_err(|error| planning_error(file, &error))?;
-    for (found, field) in rows.schema().fields().iter().zip(job.schema.fields()) {
+    let rows = poll_once(plan_job_rows(&context, job, input))
+        .map_err(|error| planning_error(file, &error))?;
+    for (column, field) in rows.schema().fields().iter().zip(job.schema.fields()) {
         // The engine can't infer that a sum over a group, or a bucket of a time, is never null.
-        let derived = [COUNT, BUCKET].contains(&field.name().as_str());
-        if found.is_nullable() && !field.is_nullable() && !derived {
-            let what = format!("column {:?} must not be nullable", field.name());
-            return Err(query_definition_error(file, &what));
+        let is_computed = [COUNT, BUCKET].contains(&field.name().as_str());
+        if column.is_nullable() && !field.is_nullable() && !is_computed {
+            let reason = format!("column {:?} must not be nullable", field.name());
+            return Err(query_definition_error(file, &reason));
         }
     }
     Ok(())
 }
 
-fn input_schema(job: &Job, before: &[Arc<Job>]) -> SchemaRef {
-    job.over()
-        .and_then(|name| before.iter().find(|other| other.name() == name))
+fn input_schema(job: &Job, earlier_jobs: &[Arc<Job>]) -> SchemaRef {
+    job.input_job()
+        .and_then(|name| earlier_jobs.iter().find(|other| other.name() == name))
         .map_or_else(|| source_schema(job.source()), |other| other.schema())
 }
 
-/// The columns of a source's events, or of its rows.
+/// Returns the columns of a source's events, or of its rows.
 pub(crate) fn source_schema(source: Source) -> SchemaRef {
     entities::schema(source).unwrap_or_else(plays::schema)
 }
 
-/// The line number in a message of the SQL parser.
+/// Parses the line number in a message of the SQL parser.
 fn parse_line_number(message: &str) -> Option<usize> {
     let (_, after) = message.split_once("Line: ")?;
     after

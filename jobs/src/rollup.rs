@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape};
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 
 use crate::columns::BUCKET;
 use crate::job::{Job, Layers};
@@ -20,16 +20,19 @@ use crate::sketch::{self, cell_column, is_cell_column};
 #[derive(Debug, Clone)]
 pub struct Rollup {
     base: Arc<Job>,
-    bucket: Width,
+    bucket: BucketWidth,
     row: KeyShape,
     columns: Vec<RowColumn>,
 }
 
-/// The source of a column of the coarser row: the index of a column of the finer row.
+/// The source of a column of the coarser row. The number is the index of a column of the finer row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowColumn {
+    /// The coarsened bucket.
     Bucket(usize),
+    /// The unchanged column.
     Column(usize),
+    /// The sketch cells of the column.
     Cell(usize),
 }
 
@@ -46,29 +49,33 @@ impl Rollup {
             if !below.is_rollup() {
                 return None;
             }
-            let name = below.over()?;
-            let next = jobs.iter().find(|other| other.name() == name)?;
-            if next.layers() == Layers::Both {
-                return Self::between(next, job);
+            let name = below.input_job()?;
+            let input = jobs.iter().find(|other| other.name() == name)?;
+            if input.layers() == Layers::Both {
+                return Self::derive(input, job);
             }
-            below = next;
+            below = input;
         }
     }
 
-    fn between(from: &Arc<Job>, to: &Job) -> Option<Self> {
-        if from.group() != to.group() || from.bucket() > to.bucket() {
+    fn derive(base: &Arc<Job>, job: &Job) -> Option<Self> {
+        if base.group() != job.group() || base.bucket() > job.bucket() {
             return None;
         }
-        let columns = to.row().0.iter().map(|column| row_column(from, column));
+        let columns = job
+            .row()
+            .0
+            .iter()
+            .map(|column| find_row_column(base, column));
         Some(Self {
             columns: columns.collect::<Option<_>>()?,
-            base: Arc::clone(from),
-            bucket: to.bucket(),
-            row: to.row().clone(),
+            base: Arc::clone(base),
+            bucket: job.bucket(),
+            row: job.row().clone(),
         })
     }
 
-    /// The view whose live deltas are read.
+    /// Returns the view whose live deltas are read.
     #[must_use]
     pub const fn base(&self) -> &Arc<Job> {
         &self.base
@@ -80,26 +87,34 @@ impl Rollup {
     /// # Errors
     /// [`KeyError`] if a key does not decode.
     pub fn roll_up_keys(&self, rows: &BinaryArray) -> Result<BinaryArray, KeyError> {
-        let wanted = self.columns.iter().map(|take| match take {
-            RowColumn::Bucket(at) | RowColumn::Column(at) | RowColumn::Cell(at) => *at,
+        let indexes = self.columns.iter().map(|row_column| match row_column {
+            RowColumn::Bucket(index) | RowColumn::Column(index) | RowColumn::Cell(index) => *index,
         });
-        let wanted: Vec<usize> = wanted.collect();
-        let found = self
+        let indexes: Vec<usize> = indexes.collect();
+        let base_columns = self
             .base
             .row()
-            .decode_columns(rows.iter().flatten(), &wanted)?;
+            .decode_columns(rows.iter().flatten(), &indexes)?;
         let damaged = || KeyError::Damaged(self.base.name().to_owned());
-        let column = |at: &usize| found.get(*at).and_then(Option::as_ref).ok_or_else(damaged);
-        let columns = self.columns.iter().map(|take| {
-            Ok(match take {
-                RowColumn::Column(at) => Arc::clone(column(at)?),
-                RowColumn::Cell(at) => {
-                    Arc::new(sketch::cells(column(at)?.as_primitive::<Int64Type>())) as ArrayRef
-                }
-                RowColumn::Bucket(at) => {
-                    let millis = column(at)?.as_primitive::<TimestampMillisecondType>();
-                    let floor =
-                        |at: i64| self.bucket.floor(at.div_euclid(1000)).saturating_mul(1000);
+        let column = |index: &usize| {
+            base_columns
+                .get(*index)
+                .and_then(Option::as_ref)
+                .ok_or_else(damaged)
+        };
+        let columns = self.columns.iter().map(|row_column| {
+            Ok(match row_column {
+                RowColumn::Column(index) => Arc::clone(column(index)?),
+                RowColumn::Cell(index) => Arc::new(sketch::map_to_cells(
+                    column(index)?.as_primitive::<Int64Type>(),
+                )) as ArrayRef,
+                RowColumn::Bucket(index) => {
+                    let millis = column(index)?.as_primitive::<TimestampMillisecondType>();
+                    let floor = |at_ms: i64| {
+                        self.bucket
+                            .floor(at_ms.div_euclid(1000))
+                            .saturating_mul(1000)
+                    };
                     let floored = millis.unary::<_, TimestampMillisecondType>(floor);
                     Arc::new(floored.with_data_type(KeyKind::Time.data_type())) as ArrayRef
                 }
@@ -110,17 +125,17 @@ impl Rollup {
     }
 }
 
-fn row_column(from: &Job, column: &KeyColumn) -> Option<RowColumn> {
-    let place = |name: &str, kind: KeyKind| {
-        let mut columns = from.row().0.iter();
-        columns.position(|found| found.name == name && found.kind == kind)
+fn find_row_column(base: &Job, column: &KeyColumn) -> Option<RowColumn> {
+    let find_index = |name: &str, kind: KeyKind| {
+        let mut columns = base.row().0.iter();
+        columns.position(|column| column.name == name && column.kind == kind)
     };
-    let same = place(&column.name, column.kind);
+    let same_column = find_index(&column.name, column.kind);
     if column.name == BUCKET {
-        return same.map(RowColumn::Bucket);
+        return same_column.map(RowColumn::Bucket);
     }
-    same.map(RowColumn::Column).or_else(|| {
-        let mut columns = from.row().0.iter();
+    same_column.map(RowColumn::Column).or_else(|| {
+        let mut columns = base.row().0.iter();
         let value = columns.position(|value| {
             value.kind == KeyKind::Int && cell_column(&value.name) == column.name
         });

@@ -3,7 +3,7 @@ use schemas::key::KeyValue;
 
 use super::*;
 use crate::Catalog;
-use crate::catalog::tests::write;
+use crate::catalog::tests::write_view;
 
 const DETAIL: (&str, &str) = (
     "layers = \"both\"\nbucket = \"quarter\"\npartition = \"day\"\ndimensions = [\"kind\", \"country\", \"listener_id\"]",
@@ -12,8 +12,8 @@ const DETAIL: (&str, &str) = (
     FROM plays GROUP BY 1, 2, 3, 4, 5",
 );
 
-/// Creates the catalog of a detail view and one view over it.
-fn with(fields: &str, sql: &str) -> Catalog {
+/// Creates the catalog of a detail view and a view that reads it.
+fn catalog_with(fields: &str, sql: &str) -> Catalog {
     let root = tempfile::tempdir().unwrap();
     for (name, over, fields, sql) in [
         ("detail", "", DETAIL.0, DETAIL.1),
@@ -21,13 +21,13 @@ fn with(fields: &str, sql: &str) -> Catalog {
     ] {
         let head =
             "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\n";
-        write(root.path(), name, &format!("{head}{over}{fields}\n"), sql);
+        write_view(root.path(), name, &format!("{head}{over}{fields}\n"), sql);
     }
     Catalog::read(root.path()).unwrap()
 }
 
-fn rollup(fields: &str, sql: &str) -> Option<Rollup> {
-    let catalog = with(fields, sql);
+fn find_rollup(fields: &str, sql: &str) -> Option<Rollup> {
+    let catalog = catalog_with(fields, sql);
     Rollup::find(catalog.job("coarse").unwrap(), catalog.jobs())
 }
 
@@ -39,9 +39,9 @@ const DAYS_SQL: &str =
 
 #[test]
 fn only_a_plain_roll_up_derives_deltas() {
-    assert!(rollup(DAYS, DAYS_SQL).is_some());
+    assert!(find_rollup(DAYS, DAYS_SQL).is_some());
     assert!(
-        rollup(&DAYS.replace("batch", "both"), DAYS_SQL).is_none(),
+        find_rollup(&DAYS.replace("batch", "both"), DAYS_SQL).is_none(),
         "it has its own"
     );
     for (from, to) in [
@@ -66,25 +66,25 @@ fn only_a_plain_roll_up_derives_deltas() {
         let first = DAYS_SQL.replacen(from, to, 1);
         let all = DAYS_SQL.replace(from, to);
         let sql = if from.contains("day") { all } else { first };
-        assert!(rollup(DAYS, &sql).is_none(), "{sql}");
+        assert!(find_rollup(DAYS, &sql).is_none(), "{sql}");
     }
     let truncated = DAYS_SQL.replace(
         "date_bin(INTERVAL '1 day', bucket)",
         "date_trunc('day', bucket)",
     );
-    assert!(rollup(DAYS, &truncated).is_some());
+    assert!(find_rollup(DAYS, &truncated).is_some());
     let having = format!("{DAYS_SQL} HAVING sum(count) > 1");
-    assert!(rollup(DAYS, &having).is_none());
+    assert!(find_rollup(DAYS, &having).is_none());
     // `date_trunc` means the quarter of a year, the bucket a quarter of an hour.
     let quarters = DAYS_SQL.replace(
         "date_bin(INTERVAL '1 day', bucket)",
         "date_trunc('quarter', bucket)",
     );
-    assert!(rollup(&DAYS.replace("\"day\"", "\"quarter\""), &quarters).is_none());
+    assert!(find_rollup(&DAYS.replace("\"day\"", "\"quarter\""), &quarters).is_none());
     // A column with the name of another one.
     let renamed = DAYS_SQL.replace(" country, sum", " kind AS country, sum");
     let renamed = renamed.replace("bucket), country", "bucket), kind");
-    assert!(rollup(DAYS, &renamed).is_none());
+    assert!(find_rollup(DAYS, &renamed).is_none());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn roll_up_keys_equal_those_of_the_query() {
     let sql = "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, sketch_cell(listener_id) AS listener_cell,
         country, sum(count) AS count
         FROM detail GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), sketch_cell(listener_id), country";
-    let catalog = with(&fields, sql);
+    let catalog = catalog_with(&fields, sql);
     let (detail, coarse) = (
         catalog.job("detail").unwrap(),
         catalog.job("coarse").unwrap(),
@@ -105,9 +105,9 @@ fn roll_up_keys_equal_those_of_the_query() {
         (86_400 + 900, "play", text("DE"), KeyValue::Int(7)),
         (-900, "download", KeyValue::Null, KeyValue::Null),
     ];
-    let fine = rows.iter().map(|(at, kind, country, listener)| {
+    let fine = rows.iter().map(|(bucket_s, kind, country, listener)| {
         let values = [
-            KeyValue::Time(*at),
+            KeyValue::Time(*bucket_s),
             text(kind),
             country.clone(),
             listener.clone(),
@@ -118,7 +118,7 @@ fn roll_up_keys_equal_those_of_the_query() {
     let expected = [
         vec![
             KeyValue::Time(86_400),
-            KeyValue::Int(sketch::cell(7)),
+            KeyValue::Int(sketch::compute_cell(7)),
             text("DE"),
         ],
         vec![KeyValue::Time(-86_400), KeyValue::Null, KeyValue::Null],

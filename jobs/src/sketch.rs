@@ -33,7 +33,7 @@ const STRIDE: i64 = 64;
 /// Bisection steps: more than a double has digits.
 const STEPS: usize = 128;
 
-/// The column with the cells of the values of `column`: `listener_cell` for `listener_id`.
+/// Returns the column with the cells of the values of `column`: `listener_cell` for `listener_id`.
 #[must_use]
 pub fn cell_column(column: &str) -> String {
     format!("{}_cell", column.strip_suffix("_id").unwrap_or(column))
@@ -45,9 +45,9 @@ pub fn is_cell_column(column: &str) -> bool {
     column.ends_with("_cell")
 }
 
-/// The cell of a value. It is stored and must never change.
+/// Computes the cell of a value. It is stored and must never change.
 #[must_use]
-pub fn cell(value: i64) -> i64 {
+pub fn compute_cell(value: i64) -> i64 {
     let hash = xxh3_64(&value.to_le_bytes());
     let register = hash % REGISTERS as u64;
     // The bit above the ranks is always set, so that there is a last rank.
@@ -55,9 +55,9 @@ pub fn cell(value: i64) -> i64 {
     register.cast_signed() * STRIDE + i64::from(rank)
 }
 
-/// The cells of an array of values; null stays null.
-pub(crate) fn cells(values: &Int64Array) -> Int64Array {
-    values.unary(cell)
+/// Computes the cells of an array of values; null stays null.
+pub(crate) fn map_to_cells(values: &Int64Array) -> Int64Array {
+    values.unary(compute_cell)
 }
 
 /// An estimated number of distinct values.
@@ -89,10 +89,10 @@ pub fn estimate(cells: impl IntoIterator<Item = i64>) -> Estimate {
     let slope = |count: f64| -> f64 {
         cell_probabilities()
             .zip(occupied)
-            .map(|(share, occupied)| {
-                let expected = count * share;
-                let free = REGISTERS as f64 - f64::from(occupied);
-                share * (f64::from(occupied) / expected.exp_m1() - free)
+            .map(|(probability, occupied)| {
+                let expected = count * probability;
+                let unoccupied = REGISTERS as f64 - f64::from(occupied);
+                probability * (f64::from(occupied) / expected.exp_m1() - unoccupied)
             })
             .sum()
     };
@@ -107,7 +107,9 @@ pub fn estimate(cells: impl IntoIterator<Item = i64>) -> Estimate {
     }
     let count = low;
     let information: f64 = cell_probabilities()
-        .map(|share| REGISTERS as f64 * share * share / (count * share).exp_m1())
+        .map(|probability| {
+            REGISTERS as f64 * probability * probability / (count * probability).exp_m1()
+        })
         .sum();
     // The model treats the number of values as random. It is not, so its variance is subtracted.
     let variance = (1.0 / information - count).max(0.0);
@@ -117,7 +119,7 @@ pub fn estimate(cells: impl IntoIterator<Item = i64>) -> Estimate {
     }
 }
 
-/// By rank, the probability that a value falls into a given register's cell of that rank.
+/// Returns by rank the probability that a value falls into a given register's cell of that rank.
 fn cell_probabilities() -> impl Iterator<Item = f64> {
     (1..=RANKS).map(|rank| {
         let halvings = rank.min(RANKS - 1);
@@ -126,7 +128,7 @@ fn cell_probabilities() -> impl Iterator<Item = f64> {
 }
 
 /// Creates the SQL function.
-pub(crate) fn function() -> ScalarUDF {
+pub(crate) fn sketch_cell_function() -> ScalarUDF {
     create_udf(
         FUNCTION,
         vec![DataType::Int64],
@@ -141,7 +143,7 @@ fn evaluate(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
     let [values] = arrays.as_slice() else {
         return exec_err!("{FUNCTION} takes one argument, not {}", arrays.len());
     };
-    let cells: ArrayRef = Arc::new(cells(values.as_primitive::<Int64Type>()));
+    let cells: ArrayRef = Arc::new(map_to_cells(values.as_primitive::<Int64Type>()));
     Ok(ColumnarValue::Array(cells))
 }
 

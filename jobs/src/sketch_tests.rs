@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 fn estimate_values(values: impl IntoIterator<Item = i64>) -> Estimate {
-    let cells: BTreeSet<i64> = values.into_iter().map(cell).collect();
+    let cells: BTreeSet<i64> = values.into_iter().map(compute_cell).collect();
     estimate(cells)
 }
 
@@ -11,7 +11,7 @@ fn estimate_values(values: impl IntoIterator<Item = i64>) -> Estimate {
 fn cells_are_unchanged() {
     // Computed by another program. Cells are stored, so other values would corrupt existing data.
     assert_eq!(
-        [0, 1, 7, -1, i64::MAX, i64::MIN].map(cell),
+        [0, 1, 7, -1, i64::MAX, i64::MIN].map(compute_cell),
         [13_888, 19_329, 43_968, 1_216, 53_632, 38_848]
     );
 }
@@ -20,9 +20,9 @@ fn cells_are_unchanged() {
 fn no_value_and_one_value_are_estimated_exactly() {
     assert_eq!(estimate_values([]).count, 0.0);
     for value in [0, 1, -5, i64::MAX] {
-        let one = estimate_values([value, value]);
-        assert!((one.count - 1.0).abs() < 0.01, "{value}: {one:?}");
-        assert!(one.relative_error < 0.05, "{value}: {one:?}");
+        let estimate = estimate_values([value, value]);
+        assert!((estimate.count - 1.0).abs() < 0.01, "{value}: {estimate:?}");
+        assert!(estimate.relative_error < 0.05, "{value}: {estimate:?}");
     }
 }
 
@@ -31,20 +31,20 @@ fn estimates_are_within_the_stated_error() {
     // Means over many sets: estimates have no bias, and the stated error is the real one.
     for count in [3_i64, 30, 300, 3_000, 30_000, 300_000] {
         let sets = if count > 10_000 { 40 } else { 200 };
-        let (mut off, mut square, mut stated) = (0.0, 0.0, 0.0);
+        let (mut bias, mut square, mut stated) = (0.0, 0.0, 0.0);
         for set in 0..sets {
             let from = 1_000_000_007 * (set + 1);
-            let found = estimate_values(from..from + count);
-            let error = found.count / count as f64 - 1.0;
-            off += error;
+            let estimated = estimate_values(from..from + count);
+            let error = estimated.count / count as f64 - 1.0;
+            bias += error;
             square += error * error;
-            stated += found.relative_error;
+            stated += estimated.relative_error;
         }
         let sets = sets as f64;
-        let (off, real, stated) = (off / sets, (square / sets).sqrt(), stated / sets);
+        let (bias, real, stated) = (bias / sets, (square / sets).sqrt(), stated / sets);
         assert!(
-            off.abs() < 0.5 * stated.max(0.002),
-            "{count}: off by {off}, stated {stated}"
+            bias.abs() < 0.5 * stated.max(0.002),
+            "{count}: off by {bias}, stated {stated}"
         );
         // With few values, collisions are so rare that a few hundred sets do not show them.
         let least = if count < 30 { 0.0 } else { 0.6 * stated };
@@ -58,8 +58,8 @@ fn estimates_are_within_the_stated_error() {
 
 #[test]
 fn a_merged_sketch_equals_the_sketch_of_all_values() {
-    let cells = |range: std::ops::Range<i64>| range.map(cell).collect::<BTreeSet<i64>>();
-    let (one, other) = (cells(0..700), cells(300..1_000));
-    let merged: BTreeSet<i64> = one.union(&other).copied().collect();
+    let cells = |range: std::ops::Range<i64>| range.map(compute_cell).collect::<BTreeSet<i64>>();
+    let (a, b) = (cells(0..700), cells(300..1_000));
+    let merged: BTreeSet<i64> = a.union(&b).copied().collect();
     assert_eq!(merged, cells(0..1_000));
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
-use crate::counting::{Counting, CountingSection};
+use crate::counting::{CountingClasses, CountingSection};
 use crate::{Error, Result};
 
 /// The fields of every `job.toml`.
@@ -71,24 +71,24 @@ pub(crate) struct HistorySpec {
 }
 
 /// Validates the classes of sections `[[counting]]`.
-pub(crate) fn counting_classes(
+pub(crate) fn parse_counting_classes(
     file: &File<'_>,
     sections: &[Spanned<CountingSection>],
-) -> Result<Counting> {
+) -> Result<CountingClasses> {
     let values: Vec<CountingSection> = sections
         .iter()
         .map(|section| section.get_ref().clone())
         .collect();
-    Counting::parse(&values).map_err(|flaw| {
+    CountingClasses::parse(&values).map_err(|error| {
         let start = sections
-            .get(flaw.section)
+            .get(error.section)
             .map_or(0, |section| section.span().start);
-        let fields = file.spec::<CountingFields>().ok();
-        let place = fields.and_then(|fields| {
-            let field = fields.counting.get(flaw.section)?.get(flaw.field)?;
+        let fields = file.parse::<CountingFields>().ok();
+        let field_start = fields.and_then(|fields| {
+            let field = fields.counting.get(error.section)?.get(error.field)?;
             Some(field.span().start)
         });
-        file.error(place.unwrap_or(start), format!("counting: {flaw}"))
+        file.error(field_start.unwrap_or(start), format!("counting: {error}"))
     })
 }
 
@@ -112,23 +112,23 @@ pub(crate) struct File<'a> {
 
 impl File<'_> {
     /// Parses the definition.
-    pub(crate) fn spec<S: DeserializeOwned>(&self) -> Result<S> {
+    pub(crate) fn parse<S: DeserializeOwned>(&self) -> Result<S> {
         toml::from_str(self.text)
             .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))
     }
 
     /// Creates an error at a byte of the file.
-    pub(crate) fn error(&self, byte: usize, what: impl Into<String>) -> Error {
-        let before = self.text.as_bytes().iter().take(byte);
+    pub(crate) fn error(&self, offset: usize, reason: impl Into<String>) -> Error {
+        let before = self.text.as_bytes().iter().take(offset);
         Error::Definition {
             file: self.name.clone(),
             line: 1 + before.filter(|b| **b == b'\n').count(),
-            what: what.into(),
+            reason: reason.into(),
         }
     }
 
     /// Creates an error at a field of the file.
-    pub(crate) fn error_at<T>(&self, field: &Spanned<T>, what: impl Into<String>) -> Error {
-        self.error(field.span().start, what)
+    pub(crate) fn error_at<T>(&self, field: &Spanned<T>, reason: impl Into<String>) -> Error {
+        self.error(field.span().start, reason)
     }
 }

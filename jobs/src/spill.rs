@@ -9,7 +9,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-const OWNER: &str = "owner";
+const OWNER_FILE: &str = "owner";
 
 /// A folder that is locked until this value is dropped, and then deleted.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ impl SpillFolder {
     /// Creates a folder under `root` and deletes those without an owner.
     pub(crate) fn create_in(root: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(root)?;
-        // One engine at a time: a new folder has no owner for a moment.
-        let door = File::create(root.join("lock"))?;
-        door.lock()?;
+        // One engine at a time: a new folder has no owner until its file is locked.
+        let lock_file = File::create(root.join("lock"))?;
+        lock_file.lock()?;
         for entry in std::fs::read_dir(root)? {
             let path = entry?.path();
             if path.is_dir() && !is_owned(&path)? {
@@ -33,11 +33,11 @@ impl SpillFolder {
             }
         }
         let folder = TempDir::new_in(root)?;
-        let owned = File::create(folder.path().join(OWNER))?;
-        owned.lock()?;
+        let owner_file = File::create(folder.path().join(OWNER_FILE))?;
+        owner_file.lock()?;
         Ok(Self {
             folder,
-            _lock: owned,
+            _lock: owner_file,
         })
     }
 
@@ -47,12 +47,12 @@ impl SpillFolder {
 }
 
 fn is_owned(folder: &Path) -> io::Result<bool> {
-    let owner = match File::open(folder.join(OWNER)) {
-        Ok(owner) => owner,
+    let owner_file = match File::open(folder.join(OWNER_FILE)) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    match owner.try_lock() {
+    match owner_file.try_lock() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
@@ -73,13 +73,13 @@ mod tests {
         assert!(first.path().join("spilled").exists(), "it is in use");
 
         // The lock ends with the process; the files remain.
-        let (died, left) = (first.path().to_owned(), root.path().join("left"));
-        std::fs::create_dir_all(left.join("datafusion")).unwrap();
+        let (dead, unowned) = (first.path().to_owned(), root.path().join("left"));
+        std::fs::create_dir_all(unowned.join("datafusion")).unwrap();
         let SpillFolder { folder: _, _lock } = &first;
         _lock.unlock().unwrap();
         let third = SpillFolder::create_in(root.path()).unwrap();
-        assert!(!left.exists());
-        assert!(!died.join("spilled").exists());
+        assert!(!unowned.exists());
+        assert!(!dead.join("spilled").exists());
         assert!(second.path().exists());
         let path = third.path().to_owned();
         drop(third);

@@ -1,6 +1,6 @@
 //! Recognizes queries that only group rows and sum a column, from their plans.
 //!
-//! These queries need no engine. Their rows follow from the columns of its input, some of them
+//! These queries need no engine. Their rows follow from the columns of the input, some of them
 //! coarsened. [`crate::Rollup`] derives deltas of coarser views this way, and
 //! [`crate::AggregateFold`] counts micro-batches.
 
@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
 use schemas::key::KeyKind;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 
 use crate::columns::{BUCKET, COUNT};
 use crate::sketch::{self, cell_column, is_cell_column};
@@ -53,30 +53,30 @@ impl<'a> SumQuery<'a> {
             .then_some(Self { columns, aggregate })
     }
 
-    /// The expressions of the grouping.
+    /// Returns the expressions of the grouping.
     fn groups(&self) -> &'a [Expr] {
         &self.aggregate.group_expr
     }
 
-    /// The summed columns.
+    /// Iterates over the summed columns.
     fn summed(&self) -> impl Iterator<Item = &'a Column> {
         self.aggregate.aggr_expr.iter().filter_map(summed_column)
     }
 
-    /// The index of an output column among the groups and the sums after them.
+    /// Returns the index of an output column among the groups and the sums after them.
     fn output_index(&self, name: &str) -> Option<usize> {
         let mut outputs = self.columns.iter();
         let (expr, _) = outputs.find(|(_, output)| *output == name)?;
-        match without_alias(expr) {
+        match strip_aliases(expr) {
             Expr::Column(column) => self.aggregate.schema.maybe_index_of_column(column),
             _ => None,
         }
     }
 }
 
-/// The column of which an expression is the plain sum. A sum over a cast is not plain.
+/// Returns the column of which an expression is the plain sum. A sum over a cast is not plain.
 fn summed_column(expr: &Expr) -> Option<&Column> {
-    let Expr::AggregateFunction(call) = without_alias(expr) else {
+    let Expr::AggregateFunction(call) = strip_aliases(expr) else {
         return None;
     };
     let is_plain = call.params.filter.is_none() && !call.params.distinct;
@@ -92,7 +92,7 @@ pub(crate) struct SourceColumn {
     /// The index of the input column.
     pub(crate) column: usize,
     /// For a timestamp, the width of the bucket to which it is rounded down.
-    pub(crate) width: Option<Width>,
+    pub(crate) width: Option<BucketWidth>,
 }
 
 /// The sources of all row columns of a query that only sums.
@@ -111,24 +111,24 @@ impl SumMapping {
         let sums = SumQuery::from_plan(plan)?;
         let (_, keys) = rows.split_last()?;
         let groups = sums.groups();
-        let take = |field: &Field| {
-            let group = without_alias(groups.get(sums.output_index(field.name())?)?);
+        let find_source = |field: &Field| {
+            let group = strip_aliases(groups.get(sums.output_index(field.name())?)?);
             let (column, width) = match group {
                 Expr::Column(column) => (column, None),
-                group => bucket_of(group).map(|(width, column)| (column, Some(width)))?,
+                group => parse_bucket(group).map(|(width, column)| (column, Some(width)))?,
             };
-            let place = input.index_of(&column.name).ok()?;
-            let found = input.field(place).data_type();
-            let fits = match width {
-                None => found == field.data_type(),
-                Some(_) => is_instant(found) && *field.data_type() == KeyKind::Time.data_type(),
+            let index = input.index_of(&column.name).ok()?;
+            let data_type = input.field(index).data_type();
+            let is_same_type = match width {
+                None => data_type == field.data_type(),
+                Some(_) => is_instant(data_type) && *field.data_type() == KeyKind::Time.data_type(),
             };
-            fits.then_some(SourceColumn {
-                column: place,
+            is_same_type.then_some(SourceColumn {
+                column: index,
                 width,
             })
         };
-        let keys = keys.iter().map(take).collect::<Option<_>>()?;
+        let keys = keys.iter().map(find_source).collect::<Option<_>>()?;
         let sum = sums.output_index(COUNT)?.checked_sub(groups.len())?;
         let summed = summed_column(sums.aggregate.aggr_expr.get(sum)?)?;
         let summed = input.index_of(&summed.name).ok()?;
@@ -140,18 +140,17 @@ impl SumMapping {
 
 /// Returns whether a query over another job's rows only coarsens buckets, drops columns or maps one
 /// to cells, and sums the counts.
-pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
+pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: BucketWidth) -> bool {
     let Some(sums) = SumQuery::from_plan(plan) else {
         return false;
     };
-    let groups = |expr: &Expr| match strip_casts(expr) {
+    let is_group = |expr: &Expr| match strip_casts(expr) {
         Expr::Column(_) => true,
         Expr::ScalarFunction(call) if call.func.name() == sketch::FUNCTION => true,
-        expr => {
-            bucket_of(expr).is_some_and(|(width, column)| width == bucket && column.name == BUCKET)
-        }
+        expr => parse_bucket(expr)
+            .is_some_and(|(width, column)| width == bucket && column.name == BUCKET),
     };
-    let cells = |name: &str| {
+    let has_cells = |name: &str| {
         sums.groups().iter().any(|expr| match strip_casts(expr) {
             Expr::ScalarFunction(call) => call.args.iter().any(
                 |arg| matches!(strip_casts(arg), Expr::Column(column) if cell_column(&column.name) == name),
@@ -160,13 +159,13 @@ pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
         })
     };
     // Every column must keep its name, except computed ones.
-    let named = |(expr, name): &(&Expr, &str)| {
-        let made = [BUCKET, COUNT].contains(name) || is_cell_column(name) && cells(name);
-        matches!(strip_casts(expr), Expr::Column(column) if made || column.name == *name)
+    let keeps_name = |(expr, name): &(&Expr, &str)| {
+        let is_computed = [BUCKET, COUNT].contains(name) || is_cell_column(name) && has_cells(name);
+        matches!(strip_casts(expr), Expr::Column(column) if is_computed || column.name == *name)
     };
     sums.summed().all(|column| column.name == COUNT)
-        && sums.columns.iter().all(named)
-        && sums.groups().iter().all(groups)
+        && sums.columns.iter().all(keeps_name)
+        && sums.groups().iter().all(is_group)
 }
 
 fn is_instant(data_type: &DataType) -> bool {
@@ -176,10 +175,10 @@ fn is_instant(data_type: &DataType) -> bool {
     )
 }
 
-/// The bucket width and the column of a bucket expression. A cast of the column gives other
+/// Parses a bucket expression to its width and column. A cast of the column gives other
 /// buckets, for example to another time zone (`AT TIME ZONE`) or to a date.
-fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
-    let Expr::ScalarFunction(call) = without_alias(expr) else {
+fn parse_bucket(expr: &Expr) -> Option<(BucketWidth, &Column)> {
+    let Expr::ScalarFunction(call) = strip_aliases(expr) else {
         return None;
     };
     let [width, argument] = call.args.as_slice() else {
@@ -196,19 +195,19 @@ fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
             let nanoseconds =
                 i128::from(interval.days) * 86_400_000_000_000 + i128::from(interval.nanoseconds);
             match (interval.months, nanoseconds) {
-                (0, 900_000_000_000) => Width::Quarter,
-                (0, 3_600_000_000_000) => Width::Hour,
-                (0, 86_400_000_000_000) => Width::Day,
+                (0, 900_000_000_000) => BucketWidth::QuarterHour,
+                (0, 3_600_000_000_000) => BucketWidth::Hour,
+                (0, 86_400_000_000_000) => BucketWidth::Day,
                 _ => return None,
             }
         }
-        ("date_trunc", ScalarValue::Utf8(Some(unit))) => truncate::width(unit)?,
+        ("date_trunc", ScalarValue::Utf8(Some(unit))) => truncate::width_of_unit(unit)?,
         _ => return None,
     };
     Some((width, column))
 }
 
-/// The expression below aliases and casts.
+/// Returns the expression below aliases and casts.
 fn strip_casts(expr: &Expr) -> &Expr {
     match expr {
         Expr::Alias(alias) => strip_casts(&alias.expr),
@@ -217,9 +216,9 @@ fn strip_casts(expr: &Expr) -> &Expr {
     }
 }
 
-fn without_alias(expr: &Expr) -> &Expr {
+fn strip_aliases(expr: &Expr) -> &Expr {
     match expr {
-        Expr::Alias(alias) => without_alias(&alias.expr),
+        Expr::Alias(alias) => strip_aliases(&alias.expr),
         expr => expr,
     }
 }

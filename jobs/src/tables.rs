@@ -28,26 +28,26 @@ pub struct ViewTable {
 /// generations is the later one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TableGeneration {
-    /// Number of backfills that are included.
+    /// The number of backfills that are included.
     pub backfills: u64,
-    /// Number of the last erasure that is applied; 0 if there is none.
+    /// The number of the last erasure that is applied; 0 if there is none.
     pub erasures: u64,
 }
 
-/// The name of the table of a view (`name@version`) for a generation.
+/// Returns the name of the table of a view (`name@version`) for a generation.
 #[must_use]
 pub fn table_name(view: &str, generation: TableGeneration) -> String {
     let mut name = view.to_owned();
-    for (mark, number) in [(".b", generation.backfills), (".e", generation.erasures)] {
+    for (prefix, number) in [(".b", generation.backfills), (".e", generation.erasures)] {
         if number > 0 {
-            name += &format!("{mark}{number}");
+            name += &format!("{prefix}{number}");
         }
     }
     name
 }
 
-/// The name of the drift table: by row key and first compared epoch, the live count minus the batch
-/// count. An erasure starts a new one.
+/// Returns the name of the drift table: by row key and first compared epoch, the live count minus
+/// the batch count. An erasure starts a new one.
 #[must_use]
 pub fn drift_table_name(view: &str, generation: TableGeneration) -> String {
     match generation.erasures {
@@ -56,7 +56,7 @@ pub fn drift_table_name(view: &str, generation: TableGeneration) -> String {
     }
 }
 
-/// The row key of the drift table.
+/// Returns the columns of the drift table's row key.
 #[must_use]
 pub fn drift_row_shape(row: &KeyShape) -> KeyShape {
     let mut columns = row.0.clone();
@@ -72,7 +72,7 @@ pub fn drift_row_shape(row: &KeyShape) -> KeyShape {
 ///
 /// # Errors
 /// [`KeyError`] if the epoch can't be encoded.
-pub fn drift_key(row: &[u8], epoch: Epoch) -> Result<Vec<u8>, KeyError> {
+pub fn encode_drift_key(row: &[u8], epoch: Epoch) -> Result<Vec<u8>, KeyError> {
     let epoch = KeyValue::Int(epoch.cast_signed());
     let epoch = drift_row_shape(&KeyShape::default()).encode_values(&[epoch])?;
     Ok([row, &epoch].concat())
@@ -94,15 +94,15 @@ pub fn decode_drift_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
     Ok((row, epoch.cast_unsigned()))
 }
 
-/// The table of a view that readers use: the one with the latest generation that has a complete
-/// run.
+/// Finds the table of a view that readers use: the latest generation with a complete run.
 #[must_use]
-pub fn table_to_read(newest: &BTreeMap<String, Epoch>, view: &str) -> ViewTable {
+pub fn find_table_to_read(newest: &BTreeMap<String, Epoch>, view: &str) -> ViewTable {
     let tables = newest
         .range(view.to_owned()..)
         .take_while(|(name, _)| name.starts_with(view));
-    let found = tables.filter_map(|(name, newest)| Some((parse_generation(name, view)?, *newest)));
-    let (generation, newest) = found
+    let generations =
+        tables.filter_map(|(name, newest)| Some((parse_generation(name, view)?, *newest)));
+    let (generation, newest) = generations
         .filter(|(_, newest)| *newest > 0)
         .max()
         .unwrap_or_default();
@@ -113,21 +113,21 @@ pub fn table_to_read(newest: &BTreeMap<String, Epoch>, view: &str) -> ViewTable 
     }
 }
 
-/// The table with the latest earlier generation that has the same backfills and fewer erasures.
+/// Finds the latest table with the same backfills and fewer erasures than a generation.
 #[must_use]
-pub fn table_before_erasure<'a>(
+pub fn find_table_before_erasure<'a>(
     tables: impl Iterator<Item = &'a String>,
     view: &str,
     generation: TableGeneration,
 ) -> Option<&'a String> {
-    let found = tables.filter_map(|name| Some((parse_generation(name, view)?, name)));
-    let found = found.filter(|(other, _)| {
+    let generations = tables.filter_map(|name| Some((parse_generation(name, view)?, name)));
+    let earlier = generations.filter(|(other, _)| {
         other.backfills == generation.backfills && other.erasures < generation.erasures
     });
-    found.max().map(|(_, name)| name)
+    earlier.max().map(|(_, name)| name)
 }
 
-/// The generation of a table; `None` for a table of another view.
+/// Parses the generation of a table; `None` for a table of another view.
 fn parse_generation(table: &str, view: &str) -> Option<TableGeneration> {
     let rest = table.strip_prefix(view)?;
     let (rest, erasures) = match rest.split_once(".e") {
@@ -154,7 +154,7 @@ mod tests {
             let tables = tables
                 .iter()
                 .map(|(name, epoch)| ((*name).to_owned(), *epoch));
-            let table = table_to_read(&tables.collect(), "v@1");
+            let table = find_table_to_read(&tables.collect(), "v@1");
             (
                 table.name,
                 table.newest,
@@ -193,11 +193,11 @@ mod tests {
                 backfills,
                 erasures,
             };
-            table_before_erasure(tables.iter(), "v@1", generation).map(String::as_str)
+            find_table_before_erasure(tables.iter(), "v@1", generation).map(String::as_str)
         };
         assert_eq!(before(1, 9), Some("v@1.b1.e5"));
         assert_eq!(before(1, 5), Some("v@1.b1.e2"));
-        assert_eq!(before(1, 2), None, "a backfill has come in since");
+        assert_eq!(before(1, 2), None, "a backfill was added since");
         assert_eq!(before(0, 1), Some("v@1"));
         assert_eq!(before(0, 0), None);
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_drift_key_is_a_row_key_with_an_epoch() {
         for (row, epoch) in [(&b""[..], 0), (b"abc", 1), (b"\0\xff", 1 << 40)] {
-            let key = drift_key(row, epoch).unwrap();
+            let key = encode_drift_key(row, epoch).unwrap();
             assert_eq!(decode_drift_key(&key).unwrap(), (row, epoch));
             // A range of rows is a range of drift keys.
             assert!(key.starts_with(row));

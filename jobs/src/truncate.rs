@@ -11,7 +11,7 @@ use datafusion::logical_expr::sort_properties::{ExprProperties, SortProperties};
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 
 /// The engine's function with the fast case.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -20,25 +20,26 @@ struct Truncate {
 }
 
 /// Creates the function that replaces the engine's.
-pub(crate) fn function() -> ScalarUDF {
+pub(crate) fn date_trunc_function() -> ScalarUDF {
     ScalarUDF::new_from_impl(Truncate {
         engine: date_trunc(),
     })
 }
 
-/// The bucket width of a unit. "quarter" is excluded, because it means the quarter of a year here.
-pub(crate) fn width(unit: &str) -> Option<Width> {
+/// Returns the bucket width of a unit. "quarter" is excluded, because it is the quarter of a year
+/// here.
+pub(crate) fn width_of_unit(unit: &str) -> Option<BucketWidth> {
     match unit {
-        "hour" => Some(Width::Hour),
-        "day" => Some(Width::Day),
-        "month" => Some(Width::Month),
+        "hour" => Some(BucketWidth::Hour),
+        "day" => Some(BucketWidth::Day),
+        "month" => Some(BucketWidth::Month),
         _ => None,
     }
 }
 
 impl Truncate {
-    /// The result, if the fast case applies.
-    fn simple(args: &[ColumnarValue]) -> Option<ColumnarValue> {
+    /// Truncates UTC times without the engine. Returns `None` if the fast case does not apply.
+    fn truncate_utc(args: &[ColumnarValue]) -> Option<ColumnarValue> {
         let [
             ColumnarValue::Scalar(ScalarValue::Utf8(Some(unit))),
             ColumnarValue::Array(times),
@@ -46,7 +47,7 @@ impl Truncate {
         else {
             return None;
         };
-        let width = width(unit)?;
+        let width = width_of_unit(unit)?;
         let DataType::Timestamp(TimeUnit::Millisecond, Some(zone)) = times.data_type() else {
             return None;
         };
@@ -54,7 +55,7 @@ impl Truncate {
             return None;
         }
         let millis = times.as_primitive::<TimestampMillisecondType>();
-        let floor = |at: i64| width.floor(at.div_euclid(1000)).saturating_mul(1000);
+        let floor = |at_ms: i64| width.floor(at_ms.div_euclid(1000)).saturating_mul(1000);
         let floored = millis.unary::<_, TimestampMillisecondType>(floor);
         let floored = floored.with_timezone(Arc::clone(zone));
         Some(ColumnarValue::Array(Arc::new(floored)))
@@ -83,7 +84,7 @@ impl ScalarUDFImpl for Truncate {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        match Self::simple(&args.args) {
+        match Self::truncate_utc(&args.args) {
             Some(truncated) => Ok(truncated),
             None => self.engine.invoke_with_args(args),
         }
@@ -103,14 +104,14 @@ mod tests {
 
     use super::*;
 
-    /// The result of an expression over times.
+    /// Evaluates an expression over times.
     fn evaluate(context: &SessionContext, times: &ArrayRef, expression: &str) -> ArrayRef {
         let rows = RecordBatch::try_from_iter([("at", Arc::clone(times))]).unwrap();
         context.deregister_table("t").unwrap();
         context.register_batch("t", rows).unwrap();
         let query = format!("SELECT {expression} AS at FROM t");
-        let answered = async { context.sql(&query).await.unwrap().collect().await.unwrap() };
-        let batches = answered.now_or_never().expect("nothing is waited for");
+        let result = async { context.sql(&query).await.unwrap().collect().await.unwrap() };
+        let batches = result.now_or_never().expect("the query never waits");
         let [rows] = batches.as_slice() else {
             panic!("{batches:?}");
         };
@@ -128,16 +129,16 @@ mod tests {
             )
         ) {
             let (engine, ours) = (SessionContext::new(), SessionContext::new());
-            ours.register_udf(function());
+            ours.register_udf(date_trunc_function());
             let times = TimestampMillisecondArray::from(millis);
             for zone in [None, Some("UTC"), Some("Europe/Berlin"), Some("+00:00")] {
                 let times: ArrayRef = Arc::new(times.clone().with_timezone_opt(zone));
                 for unit in ["minute", "hour", "day", "week", "month", "quarter", "Month"] {
                     let expression = format!("date_trunc('{unit}', at)");
                     let expected = evaluate(&engine, &times, &expression);
-                    let found = evaluate(&ours, &times, &expression);
-                    prop_assert_eq!(found.data_type(), expected.data_type());
-                    prop_assert_eq!(&found, &expected, "{} {:?}", unit, zone);
+                    let actual = evaluate(&ours, &times, &expression);
+                    prop_assert_eq!(actual.data_type(), expected.data_type());
+                    prop_assert_eq!(&actual, &expected, "{} {:?}", unit, zone);
                 }
             }
         }

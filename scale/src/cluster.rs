@@ -11,7 +11,7 @@ use ballista_core::client::BallistaClient;
 use ballista_core::serde::protobuf::execute_query_failure_result::Failure;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::serde::protobuf::execute_query_result;
-use ballista_core::serde::protobuf::job_status::Status as State;
+use ballista_core::serde::protobuf::job_status::Status as JobStatus;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{
     CancelJobParams, CleanJobDataParams, ExecuteQueryParams, GetJobStatusParams, PartitionLocation,
@@ -86,11 +86,11 @@ impl fmt::Debug for Cluster {
 impl Cluster {
     /// The maximum number of concurrent tasks. It exceeds any useful number of executors, and
     /// waiting tasks are cheap.
-    pub const AT_ONCE: usize = 128;
+    pub const CONCURRENT_TASKS_MAX: usize = 128;
 
-    /// The executors of a scheduler, of which one is waited for. A task that has no end after
-    /// `try_max` is called off and sent out again: what an executor said of it may never have come
-    /// to the scheduler.
+    /// Connects to a scheduler and waits for its first executor. A task that does not end within
+    /// `try_max` is cancelled and submitted again, because the scheduler may not have received the
+    /// executor's response.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::NoExecutor`].
@@ -99,9 +99,9 @@ impl Cluster {
         try_max: Duration,
         stop: &CancellationToken,
     ) -> Result<Self> {
-        let unreachable = |why: String| Error::Unreachable {
+        let unreachable = |reason: String| Error::Unreachable {
             address: address.clone(),
-            why,
+            reason,
         };
         let endpoint = Endpoint::from_shared(address.url())
             .map_err(|error| unreachable(error.to_string()))?
@@ -130,50 +130,50 @@ impl Cluster {
         })
     }
 
-    /// Runs a task and returns the response of its worker. Cancels the task if `stop` is cancelled.
+    /// Runs a task and returns its response. Cancels the task if `stop` is cancelled.
     ///
     /// # Errors
     /// All tries failed, the scheduler rejected the task, or the call was stopped.
     pub async fn run_task(&self, task: &str, stop: &CancellationToken) -> Result<String> {
-        let refused = |why: String| Error::Refused {
+        let refused = |reason: String| Error::Refused {
             address: self.address.clone(),
-            why,
+            reason,
         };
         let plan = encode(task).map_err(|error| refused(error.to_string()))?;
-        let mut times = 1;
+        let mut tries = 1;
         loop {
-            let why = match self.run_once(&plan, stop).await {
+            let reason = match self.run_once(&plan, stop).await {
                 Ok(response) => return Ok(response),
                 Err(TryError::Final(error)) => return Err(error),
-                Err(TryError::Lost(why)) => why,
+                Err(TryError::Lost(reason)) => reason,
             };
-            if times == TRIES_MAX {
+            if tries == TRIES_MAX {
                 let address = self.address.clone();
                 return Err(Error::Lost {
                     address,
-                    times,
-                    why,
+                    tries,
+                    reason,
                 });
             }
             tracing::warn!(
-                times,
-                why,
+                tries,
+                reason,
                 "a try of a task failed; the task is submitted again"
             );
             tokio::select! {
-                () = sleep(RETRY_PAUSE * times) => {}
+                () = sleep(RETRY_PAUSE * tries) => {}
                 () = stop.cancelled() => return Err(Error::Stopped),
             }
-            times += 1;
+            tries += 1;
         }
     }
 
     /// Cancels all running tasks and removes the session from the scheduler.
     pub async fn cancel_all(&self) {
-        let jobs: Vec<String> = self.running_jobs().iter().cloned().collect();
-        let all = async {
-            let cancelled = jobs.into_iter().map(|job_id| self.cancel(job_id));
-            futures::stream::iter(cancelled)
+        let jobs: Vec<String> = self.lock_running_jobs().iter().cloned().collect();
+        let cancel_jobs = async {
+            let cancellations = jobs.into_iter().map(|job_id| self.cancel(job_id));
+            futures::stream::iter(cancellations)
                 .buffer_unordered(CONCURRENT_CANCELS_MAX)
                 .collect::<()>()
                 .await;
@@ -183,7 +183,7 @@ impl Cluster {
                 tracing::debug!(%error, "a session was not removed");
             }
         };
-        if timeout(CANCEL_TIMEOUT, all).await.is_err() {
+        if timeout(CANCEL_TIMEOUT, cancel_jobs).await.is_err() {
             tracing::warn!(address = %self.address, "the scheduler did not answer the cancellation of tasks");
         }
     }
@@ -201,7 +201,7 @@ impl Cluster {
                 return Err(TryError::Final(Error::Stopped));
             }
         };
-        self.running_jobs().insert(job.clone());
+        self.lock_running_jobs().insert(job.clone());
         let response = tokio::select! {
             response = self.wait_for_response(&job) => response,
             () = stop.cancelled() => Err(TryError::Final(Error::Stopped)),
@@ -225,7 +225,7 @@ impl Cluster {
                 self.cancel_soon(job.clone()).await;
             }
         }
-        self.running_jobs().remove(&job);
+        self.lock_running_jobs().remove(&job);
         response
     }
 
@@ -240,9 +240,9 @@ impl Cluster {
                 operation_id: Uuid::new_v4().to_string(),
             });
             insert_version_header(request.metadata_mut());
-            let refused = |why: String| {
+            let refused = |reason: String| {
                 let address = self.address.clone();
-                TryError::Final(Error::Refused { address, why })
+                TryError::Final(Error::Refused { address, reason })
             };
             match self.scheduler.clone().execute_query(request).await {
                 Ok(response) => match response.into_inner().result {
@@ -281,17 +281,17 @@ impl Cluster {
             };
             outage = Outage::new(&self.address);
             match response.status.and_then(|status| status.status) {
-                Some(State::Successful(done)) => {
-                    return self.fetch_response(done.partition_location).await;
+                Some(JobStatus::Successful(job)) => {
+                    return self.fetch_response(job.partition_location).await;
                 }
-                Some(State::Failed(failed)) => return Err(TryError::Lost(failed.error)),
+                Some(JobStatus::Failed(job)) => return Err(TryError::Lost(job.error)),
                 Some(_) => unknown_since = None,
                 None => {
                     let since = *unknown_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > UNKNOWN_JOB_MAX {
-                        let why =
+                        let reason =
                             "the scheduler no longer knows the job; it was probably restarted";
-                        return Err(TryError::Lost(why.to_owned()));
+                        return Err(TryError::Lost(reason.to_owned()));
                     }
                 }
             }
@@ -303,7 +303,7 @@ impl Cluster {
 
     /// Fetches the response from an executor.
     async fn fetch_response(&self, locations: Vec<PartitionLocation>) -> Result<String, TryError> {
-        let lost = |why: String| TryError::Lost(format!("cannot fetch its response: {why}"));
+        let lost = |reason: String| TryError::Lost(format!("cannot fetch its response: {reason}"));
         let fetched = async {
             let mut response = Vec::new();
             for location in locations {
@@ -374,7 +374,7 @@ impl Cluster {
         }
     }
 
-    fn running_jobs(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+    fn lock_running_jobs(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.running_jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -408,15 +408,15 @@ impl<'a> Outage<'a> {
     async fn wait(&mut self, status: &tonic::Status) -> Result<(), TryError> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() > SCHEDULER_WAIT_MAX {
-            let (address, why) = (self.address.clone(), error_chain(status.message(), status));
+            let (address, reason) = (self.address.clone(), error_chain(status.message(), status));
             return Err(TryError::Final(match status.code() {
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-                    Error::Unreachable { address, why }
+                    Error::Unreachable { address, reason }
                 }
                 // The scheduler answers, but keeps refusing.
                 code => Error::Refused {
                     address,
-                    why: format!("{why} ({code:?})"),
+                    reason: format!("{reason} ({code:?})"),
                 },
             }));
         }
@@ -435,14 +435,14 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::{Executor, ExecutorOptions, SchedulerOptions, Worker, run_scheduler};
+    use crate::{Executor, ExecutorOptions, SchedulerOptions, TaskRunner, run_scheduler};
 
-    /// A worker that never responds to the first task, as if the response were lost.
+    /// A runner that never responds to the first task, as if the response were lost.
     #[derive(Debug, Default)]
     struct Silent(AtomicU32);
 
     #[async_trait]
-    impl Worker for Silent {
+    impl TaskRunner for Silent {
         async fn run_task(&self, task: &str) -> String {
             if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
                 std::future::pending::<()>().await;
@@ -454,15 +454,15 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_try_that_never_ends_is_followed_by_another() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let at = listener.local_addr().expect("an address");
-        let scheduler: Address = at.to_string().parse().expect("an address");
+        let address = listener.local_addr().expect("an address");
+        let scheduler: Address = address.to_string().parse().expect("an address");
         let folder = std::env::temp_dir().join(format!("backstitch-scale-{}", Uuid::new_v4()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let stop = CancellationToken::new();
         let mut processes = JoinSet::new();
         let options = SchedulerOptions {
             listener,
-            host: at.ip().to_string(),
+            host: address.ip().to_string(),
             executor_timeout_seconds: 20,
         };
         processes.spawn(run_scheduler(options, stop.clone()));
@@ -472,8 +472,8 @@ mod tests {
             threads: 2,
             folder: folder.clone(),
         });
-        let worker = Arc::new(Silent::default());
-        let running = executor.expect("ports").run(Arc::clone(&worker) as _, stop);
+        let runner = Arc::new(Silent::default());
+        let running = executor.expect("ports").run(Arc::clone(&runner) as _, stop);
         processes.spawn(running);
         let stop = CancellationToken::new();
         let try_max = Duration::from_secs(2);
@@ -488,7 +488,7 @@ mod tests {
         };
         let response = cluster.run_task("it", &stop).await;
         assert_eq!(response.expect("a response"), "it is done");
-        assert_eq!(worker.0.load(Ordering::Relaxed), 2);
+        assert_eq!(runner.0.load(Ordering::Relaxed), 2);
         processes.shutdown().await;
         std::fs::remove_dir_all(&folder).expect("its folder");
     }

@@ -10,13 +10,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The scheduler did not answer.
     #[error(
-        "no scheduler answers at {address}: {why}. Check that `backstitch scheduler` runs there and is reachable from here"
+        "no scheduler answers at {address}: {reason}. Check that `backstitch scheduler` runs there and is reachable from here"
     )]
     Unreachable {
         /// The address of the scheduler.
         address: Address,
         /// The cause.
-        why: String,
+        reason: String,
     },
     /// The scheduler has no executors.
     #[error(
@@ -30,41 +30,41 @@ pub enum Error {
     },
     /// The scheduler rejected a task.
     #[error(
-        "the scheduler at {address} rejected a task: {why}. It must be `backstitch scheduler` of this version"
+        "the scheduler at {address} rejected a task: {reason}. It must be `backstitch scheduler` of this version"
     )]
     Refused {
         /// The address of the scheduler.
         address: Address,
         /// The reason that the scheduler returned.
-        why: String,
+        reason: String,
     },
     /// All attempts of a task failed.
     #[error(
-        "a task failed {times} times on the executors of {address}, the last time with: {why}. Read the logs of the executors, then run again"
+        "a task failed {tries} times on the executors of {address}, the last time with: {reason}. Read the logs of the executors, then run again"
     )]
     Lost {
         /// The address of the scheduler.
         address: Address,
         /// The number of attempts.
-        times: u32,
+        tries: u32,
         /// The cause of the last failure.
-        why: String,
+        reason: String,
     },
     /// A port is not available.
-    #[error("cannot listen on {at}: {why}; choose another port, or 0 for a free one")]
+    #[error("cannot listen on {address}: {reason}; choose another port, or 0 for a free one")]
     Listen {
         /// The address.
-        at: String,
+        address: String,
         /// The cause.
-        why: String,
+        reason: String,
     },
     /// An executor cannot run.
-    #[error("cannot run an executor for the scheduler at {address}: {why}")]
+    #[error("cannot run an executor for the scheduler at {address}: {reason}")]
     Executor {
         /// The address of the scheduler.
         address: Address,
         /// The cause, and what to do.
-        why: String,
+        reason: String,
     },
     /// A scheduler cannot run.
     #[error("cannot run the scheduler: {0}")]

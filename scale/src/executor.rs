@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Codec, TaskOnlyEngine};
-use crate::{Address, Error, MESSAGE_BYTES_MAX, Result, Worker};
+use crate::{Address, Error, MESSAGE_BYTES_MAX, Result, TaskRunner};
 
 /// The interval of heartbeats. Ballista stops an executor after five failed heartbeats in a row.
 const HEARTBEAT_SECONDS: u64 = 3;
@@ -21,12 +21,12 @@ const HEARTBEAT_SECONDS: u64 = 3;
 const RESULT_TTL_SECONDS: u64 = 600;
 const RESULT_CLEANUP_INTERVAL_SECONDS: u64 = 60;
 /// The time to wait for a scheduler that starts at the same time.
-const SCHEDULER_WAIT: Duration = Duration::from_secs(30);
+const SCHEDULER_WAIT_MAX: Duration = Duration::from_secs(30);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Ballista and this process receive a signal in any order.
-const SIGNAL_WAIT: Duration = Duration::from_secs(2);
+const SIGNAL_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The time for running tasks after a stop; slightly longer than the scheduler's grace period.
-const STOP_MAX: Duration = Duration::from_secs(32);
+const STOP_TIMEOUT: Duration = Duration::from_secs(32);
 /// The number of tries to find two free adjacent ports.
 const PORT_TRIES: usize = 20;
 
@@ -48,7 +48,7 @@ pub struct ExecutorOptions {
 #[derive(Debug)]
 pub struct Executor {
     options: ExecutorOptions,
-    at: SocketAddr,
+    address: SocketAddr,
 }
 
 impl Executor {
@@ -57,14 +57,14 @@ impl Executor {
     /// # Errors
     /// [`Error::Listen`].
     pub fn new(options: ExecutorOptions) -> Result<Self> {
-        let at = free_ports(options.listen)?;
-        Ok(Self { options, at })
+        let address = find_free_ports(options.listen)?;
+        Ok(Self { options, address })
     }
 
     /// Returns the address for fetching responses.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
-        self.at
+        self.address
     }
 
     /// Runs tasks until the process receives SIGTERM or SIGINT. Running tasks are completed.
@@ -73,47 +73,47 @@ impl Executor {
     /// [`Error::Unreachable`] if there is no scheduler, [`Error::Executor`] if the scheduler
     /// rejects this executor or disappeared, [`Error::Stopped`] if the executor was stopped before
     /// it started.
-    pub async fn run(self, worker: Arc<dyn Worker>, stop: CancellationToken) -> Result<()> {
+    pub async fn run(self, runner: Arc<dyn TaskRunner>, stop: CancellationToken) -> Result<()> {
         let scheduler = &self.options.scheduler;
-        reach(scheduler, &stop).await?;
-        let process = Box::pin(start_executor_process(Arc::new(self.config(worker))));
-        let ended = tokio::select! {
-            ended = process => ended,
-            () = overdue(&stop) => {
+        wait_for_scheduler(scheduler, &stop).await?;
+        let process = Box::pin(start_executor_process(Arc::new(self.config(runner))));
+        let outcome = tokio::select! {
+            outcome = process => outcome,
+            () = wait_until_overdue(&stop) => {
                 tracing::warn!(
                     "running tasks did not finish in time; another executor will run them again"
                 );
                 return Ok(());
             }
         };
-        if stop.is_cancelled() || timeout(SIGNAL_WAIT, stop.cancelled()).await.is_ok() {
+        if stop.is_cancelled() || timeout(SIGNAL_WAIT_MAX, stop.cancelled()).await.is_ok() {
             return Ok(());
         }
-        let why = match ended {
+        let reason = match outcome {
             Ok(()) => {
                 "the scheduler stopped answering, or another process took a port; start the executor again once the scheduler runs".to_owned()
             }
             Err(error) => format!(
                 "{error}. The scheduler must have this version, and must be able to reach {} and the next port",
-                self.at
+                self.address
             ),
         };
         let address = scheduler.clone();
-        Err(Error::Executor { address, why })
+        Err(Error::Executor { address, reason })
     }
 
-    fn config(&self, worker: Arc<dyn Worker>) -> ExecutorProcessConfig {
+    fn config(&self, runner: Arc<dyn TaskRunner>) -> ExecutorProcessConfig {
         let scheduler = &self.options.scheduler;
-        let host = match self.at.ip() {
+        let host = match self.address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
         ExecutorProcessConfig {
             // Otherwise the scheduler uses the peer address of the connection.
-            external_host: (!self.at.ip().is_unspecified()).then(|| host.clone()),
+            external_host: (!self.address.ip().is_unspecified()).then(|| host.clone()),
             bind_host: host,
-            port: self.at.port(),
-            grpc_port: self.at.port().saturating_add(1),
+            port: self.address.port(),
+            grpc_port: self.address.port().saturating_add(1),
             scheduler_host: scheduler.host.clone(),
             scheduler_port: scheduler.port,
             vcores: self.options.threads.max(1),
@@ -126,7 +126,7 @@ impl Executor {
             executor_heartbeat_interval_seconds: HEARTBEAT_SECONDS,
             // Tasks manage their own memory.
             memory_pool_size: Some(0),
-            override_physical_codec: Some(Arc::new(Codec::with_worker(worker))),
+            override_physical_codec: Some(Arc::new(Codec::with_runner(runner))),
             override_execution_engine: Some(Arc::new(TaskOnlyEngine::default())),
             ..ExecutorProcessConfig::default()
         }
@@ -134,22 +134,22 @@ impl Executor {
 }
 
 /// Returns when the stop is overdue: Ballista waits without limit for its tasks and its scheduler.
-async fn overdue(stop: &CancellationToken) {
+async fn wait_until_overdue(stop: &CancellationToken) {
     stop.cancelled().await;
-    sleep(STOP_MAX).await;
+    sleep(STOP_TIMEOUT).await;
 }
 
 /// Finds two free adjacent ports.
-fn free_ports(listen: SocketAddr) -> Result<SocketAddr> {
-    let mut last = None;
+fn find_free_ports(listen: SocketAddr) -> Result<SocketAddr> {
+    let mut last_error = None;
     for _ in 0..PORT_TRIES {
-        match pair(listen) {
-            Ok(at) => return Ok(at),
-            Err((at, error)) => {
+        match bind_pair(listen) {
+            Ok(address) => return Ok(address),
+            Err((address, error)) => {
                 let can_retry = listen.port() == 0 && error.kind() == ErrorKind::AddrInUse;
-                last = Some(Error::Listen {
-                    at: at.to_string(),
-                    why: error.to_string(),
+                last_error = Some(Error::Listen {
+                    address: address.to_string(),
+                    reason: error.to_string(),
                 });
                 if !can_retry {
                     break;
@@ -157,40 +157,41 @@ fn free_ports(listen: SocketAddr) -> Result<SocketAddr> {
             }
         }
     }
-    Err(last.unwrap_or_else(|| Error::Listen {
-        at: listen.to_string(),
-        why: "no two free ports were found".to_owned(),
+    Err(last_error.unwrap_or_else(|| Error::Listen {
+        address: listen.to_string(),
+        reason: "no two free ports were found".to_owned(),
     }))
 }
 
-fn pair(listen: SocketAddr) -> Result<SocketAddr, (SocketAddr, std::io::Error)> {
+/// Binds two adjacent ports and releases them again.
+fn bind_pair(listen: SocketAddr) -> Result<SocketAddr, (SocketAddr, std::io::Error)> {
     let first = TcpListener::bind(listen).map_err(|error| (listen, error))?;
-    let at = first.local_addr().map_err(|error| (listen, error))?;
-    let mut next = at;
-    next.set_port(at.port().checked_add(1).ok_or_else(|| {
-        let why = "it has no next port, on which tasks arrive";
-        (at, std::io::Error::new(ErrorKind::AddrInUse, why))
+    let address = first.local_addr().map_err(|error| (listen, error))?;
+    let mut next = address;
+    next.set_port(address.port().checked_add(1).ok_or_else(|| {
+        let problem = "it has no next port, on which tasks arrive";
+        (address, std::io::Error::new(ErrorKind::AddrInUse, problem))
     })?);
     TcpListener::bind(next).map_err(|error| (next, error))?;
-    Ok(at)
+    Ok(address)
 }
 
 /// Waits until the scheduler accepts connections. Ballista itself would wait without limit.
-async fn reach(scheduler: &Address, stop: &CancellationToken) -> Result<()> {
-    let since = Instant::now();
+async fn wait_for_scheduler(scheduler: &Address, stop: &CancellationToken) -> Result<()> {
+    let start = Instant::now();
     loop {
         let connecting = TcpStream::connect(scheduler.to_string());
-        let why = tokio::select! {
-            connected = timeout(SCHEDULER_WAIT, connecting) => match connected {
+        let reason = tokio::select! {
+            connected = timeout(SCHEDULER_WAIT_MAX, connecting) => match connected {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it does not answer".to_owned(),
             },
             () = stop.cancelled() => return Err(Error::Stopped),
         };
-        if since.elapsed() >= SCHEDULER_WAIT {
+        if start.elapsed() >= SCHEDULER_WAIT_MAX {
             let address = scheduler.clone();
-            return Err(Error::Unreachable { address, why });
+            return Err(Error::Unreachable { address, reason });
         }
         tokio::select! {
             () = sleep(RETRY_PAUSE) => {}
@@ -206,15 +207,17 @@ mod tests {
     #[test]
     fn an_error_names_the_port_in_use() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let at = free_ports(any).expect("ports");
-        assert!(at.port() > 0);
-        let next = SocketAddr::from(([127, 0, 0, 1], at.port() + 1));
-        for taken in [at, next] {
-            let held = TcpListener::bind(taken).expect("a port");
-            let error = free_ports(at).expect_err("a taken port").to_string();
+        let address = find_free_ports(any).expect("ports");
+        assert!(address.port() > 0);
+        let next = SocketAddr::from(([127, 0, 0, 1], address.port() + 1));
+        for taken in [address, next] {
+            let listener = TcpListener::bind(taken).expect("a port");
+            let error = find_free_ports(address)
+                .expect_err("a taken port")
+                .to_string();
             assert!(error.contains(&taken.to_string()), "{error}");
-            drop(held);
+            drop(listener);
         }
-        assert_eq!(free_ports(at).expect("free again"), at);
+        assert_eq!(find_free_ports(address).expect("free again"), address);
     }
 }

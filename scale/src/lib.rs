@@ -1,6 +1,6 @@
 //! Tasks on several machines with Apache DataFusion Ballista: a scheduler, executors, and a client.
 //!
-//! Requests and responses of tasks are text with a content that is unknown here. Each task is a
+//! Requests and responses of tasks are text, which this crate does not interpret. Each task is a
 //! Ballista job with one stage of one partition, because Ballista distributes partitions only for
 //! plan leaves that it knows. So tasks end, are cancelled and are retried independently of each
 //! other.
@@ -27,9 +27,9 @@ pub use scheduler::{SchedulerOptions, run_scheduler};
 /// The maximum size of a message between processes.
 const MESSAGE_BYTES_MAX: u32 = 64 << 20;
 
-/// Runs tasks on an executor.
+/// Runs the tasks that an executor receives.
 #[async_trait]
-pub trait Worker: fmt::Debug + Send + Sync {
+pub trait TaskRunner: fmt::Debug + Send + Sync {
     /// Runs a task and returns its response, which also reports failures.
     async fn run_task(&self, request: &str) -> String;
 }

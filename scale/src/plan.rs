@@ -29,10 +29,10 @@ use datafusion_proto::physical_plan::{
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::StreamExt;
 
-use crate::Worker;
+use crate::TaskRunner;
 
 /// The prefix of the encoded plan. No plan of Ballista begins with it.
-const MARK: &[u8] = b"backstitch errand\n";
+const PLAN_PREFIX: &[u8] = b"backstitch errand\n";
 /// The size of a row. Each row is one message.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -44,13 +44,13 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// The plan of a task.
 pub(crate) struct TaskExec {
     task: Arc<str>,
-    /// The worker that runs the task; `None` where the plan is only forwarded.
-    worker: Option<Arc<dyn Worker>>,
+    /// Runs the task; `None` where the plan is only forwarded.
+    runner: Option<Arc<dyn TaskRunner>>,
     properties: Arc<PlanProperties>,
 }
 
 impl TaskExec {
-    fn new(task: Arc<str>, worker: Option<Arc<dyn Worker>>) -> Self {
+    fn new(task: Arc<str>, runner: Option<Arc<dyn TaskRunner>>) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(Arc::clone(&SCHEMA)),
             Partitioning::UnknownPartitioning(1),
@@ -59,7 +59,7 @@ impl TaskExec {
         );
         Self {
             task,
-            worker,
+            runner,
             properties: Arc::new(properties),
         }
     }
@@ -105,12 +105,12 @@ impl ExecutionPlan for TaskExec {
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let Some(worker) = self.worker.clone() else {
-            let what = "only executors of Backstitch run tasks";
-            return Err(DataFusionError::Execution(what.to_owned()));
+        let Some(runner) = self.runner.clone() else {
+            let problem = "only executors of Backstitch run tasks";
+            return Err(DataFusionError::Execution(problem.to_owned()));
         };
         let task = Arc::clone(&self.task);
-        let chunks = async move { chunk_response(&worker.run_task(&task).await) };
+        let chunks = async move { chunk_response(&runner.run_task(&task).await) };
         let rows = futures::stream::once(chunks).flat_map(futures::stream::iter);
         let schema = Arc::clone(&SCHEMA);
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
@@ -152,15 +152,15 @@ pub(crate) fn encode(task: &str) -> Result<Vec<u8>> {
 #[derive(Debug, Default)]
 pub(crate) struct Codec {
     ballista: BallistaPhysicalExtensionCodec,
-    worker: Option<Arc<dyn Worker>>,
+    runner: Option<Arc<dyn TaskRunner>>,
 }
 
 impl Codec {
-    /// Creates the codec of an executor, on which `worker` runs the tasks.
-    pub(crate) fn with_worker(worker: Arc<dyn Worker>) -> Self {
+    /// Creates the codec of an executor, on which `runner` runs the tasks.
+    pub(crate) fn with_runner(runner: Arc<dyn TaskRunner>) -> Self {
         Self {
             ballista: BallistaPhysicalExtensionCodec::default(),
-            worker: Some(worker),
+            runner: Some(runner),
         }
     }
 }
@@ -173,12 +173,12 @@ impl PhysicalExtensionCodec for Codec {
         context: &TaskContext,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(task) = bytes.strip_prefix(MARK) else {
+        let Some(task) = bytes.strip_prefix(PLAN_PREFIX) else {
             return self.ballista.try_decode(bytes, inputs, context, converter);
         };
         let task = std::str::from_utf8(task)
             .map_err(|error| DataFusionError::Execution(format!("a task is not UTF-8: {error}")))?;
-        Ok(Arc::new(TaskExec::new(task.into(), self.worker.clone())))
+        Ok(Arc::new(TaskExec::new(task.into(), self.runner.clone())))
     }
 
     fn try_encode(
@@ -190,7 +190,7 @@ impl PhysicalExtensionCodec for Codec {
         let Some(task) = node.downcast_ref::<TaskExec>() else {
             return self.ballista.try_encode(node, bytes, converter);
         };
-        bytes.extend_from_slice(MARK);
+        bytes.extend_from_slice(PLAN_PREFIX);
         bytes.extend_from_slice(task.task.as_bytes());
         Ok(())
     }
@@ -213,8 +213,8 @@ impl ExecutionEngine for TaskOnlyEngine {
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
         if !is_task(&plan) {
-            let what = "executors of Backstitch run tasks of batch runs and no other plans";
-            return Err(DataFusionError::Execution(what.to_owned()));
+            let problem = "executors of Backstitch run tasks of batch runs and no other plans";
+            return Err(DataFusionError::Execution(problem.to_owned()));
         }
         self.0.create_query_stage_exec(
             job_id, stage_id, task_id, partitions, plan, work_dir, config,
@@ -243,7 +243,7 @@ mod tests {
     struct Echo;
 
     #[async_trait]
-    impl Worker for Echo {
+    impl TaskRunner for Echo {
         async fn run_task(&self, task: &str) -> String {
             task.repeat(3)
         }
@@ -260,14 +260,14 @@ mod tests {
         };
         let forwarded = decoded(Codec::default());
         assert!(forwarded.execute(0, Arc::clone(&context)).is_err());
-        let plan = decoded(Codec::with_worker(Arc::new(Echo)));
+        let plan = decoded(Codec::with_runner(Arc::new(Echo)));
         let mut rows = plan.execute(0, Arc::clone(&context)).expect("rows");
-        let (mut answer, mut count) = (Vec::new(), 0);
+        let (mut response, mut count) = (Vec::new(), 0);
         while let Some(batch) = rows.next().await {
-            assert!(append_response(&mut answer, &batch.expect("a batch")));
+            assert!(append_response(&mut response, &batch.expect("a batch")));
             count += 1;
         }
-        assert_eq!(String::from_utf8(answer), Ok(task.repeat(3)));
+        assert_eq!(String::from_utf8(response), Ok(task.repeat(3)));
         assert_eq!(count, 3);
     }
 

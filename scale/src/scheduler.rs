@@ -39,11 +39,14 @@ pub struct SchedulerOptions {
 /// [`Error::Scheduler`] if it cannot start or continue.
 pub async fn run_scheduler(options: SchedulerOptions, stop: CancellationToken) -> Result<()> {
     let failed = |error: &dyn fmt::Display| Error::Scheduler(error.to_string());
-    let at = options.listener.local_addr().map_err(|e| failed(&e))?;
+    let address = options
+        .listener
+        .local_addr()
+        .map_err(|error| failed(&error))?;
     let timeout = options.executor_timeout_seconds.max(1);
     let config = SchedulerConfig {
-        bind_host: at.ip().to_string(),
-        bind_port: at.port(),
+        bind_host: address.ip().to_string(),
+        bind_port: address.port(),
         external_host: options.host,
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
         task_distribution: TaskDistributionPolicy::RoundRobin,
@@ -63,14 +66,14 @@ pub async fn run_scheduler(options: SchedulerOptions, stop: CancellationToken) -
     };
     let cluster = BallistaCluster::new_from_config(&config)
         .await
-        .map_err(|e| failed(&e))?;
+        .map_err(|error| failed(&error))?;
     let scheduler =
         create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(cluster, Arc::new(config))
             .await
-            .map_err(|e| failed(&e))?;
+            .map_err(|error| failed(&error))?;
     let served = start_grpc_service_with_listener(options.listener, scheduler);
     tokio::select! {
-        served = served => served.map_err(|e| failed(&e)),
+        served = served => served.map_err(|error| failed(&error)),
         () = stop.cancelled() => Ok(()),
     }
 }

@@ -90,7 +90,7 @@ impl fmt::Display for Scope {
 pub struct Scopes(BTreeSet<Scope>);
 
 impl Scopes {
-    /// Returns the scopes of a caller that needs no key: everything is permitted.
+    /// Returns the scopes that permit everything, for a caller that needs no key.
     #[must_use]
     pub fn all() -> Self {
         Self(BTreeSet::from([Scope::Admin]))
@@ -133,8 +133,8 @@ impl Scopes {
 
     /// Returns whether a scope names this owner. Does not consider `read:*` and `admin`.
     #[must_use]
-    pub fn is_of_owner(&self, owner: &str) -> bool {
-        self.owners().any(|named| named == owner)
+    pub fn names_owner(&self, owner: &str) -> bool {
+        self.owners().any(|scope_owner| scope_owner == owner)
     }
 
     /// Iterates over the owners that the scopes name.
@@ -225,8 +225,8 @@ mod tests {
                 scopes.may_administer(),
                 scopes.may_ingest_all(),
                 scopes.may_read_all(),
-                scopes.may_read_all() || scopes.is_of_owner("1"),
-                scopes.may_read_all() || scopes.is_of_owner("11"),
+                scopes.may_read_all() || scopes.names_owner("1"),
+                scopes.may_read_all() || scopes.names_owner("11"),
             )
         };
         assert_eq!(may(""), (false, false, false, false, false));
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(may_ingest("ingest"), [true; 7]);
         assert_eq!(may_ingest("admin"), [true; 7]);
         assert_eq!(may_ingest("read:*"), [false; 7]);
-        let only = |wanted| Source::ALL.map(|source| source == wanted);
+        let only = |permitted| Source::ALL.map(|source| source == permitted);
         assert_eq!(may_ingest("ingest:plays"), only(Source::Plays));
         assert_eq!(
             may_ingest("ingest:applications"),

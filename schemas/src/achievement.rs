@@ -13,9 +13,9 @@ use crate::source::Source;
 use crate::{json_error, named};
 
 /// The topic of achievements.
-pub const ACHIEVEMENTS: &str = "backstitch.achievements.v1";
+pub const ACHIEVEMENTS_TOPIC: &str = "backstitch.achievements.v1";
 /// The topic of changes of boards.
-pub const BOARD_CHANGES: &str = "backstitch.board-changes.v1";
+pub const BOARD_CHANGES_TOPIC: &str = "backstitch.board-changes.v1";
 
 named! {
     /// A kind of achievement, or of its loss.
@@ -124,8 +124,8 @@ impl<'a> OutboxMessageRef<'a> {
     #[must_use]
     pub const fn topic(&self) -> &'static str {
         match self.achievement {
-            Some(_) => ACHIEVEMENTS,
-            None => BOARD_CHANGES,
+            Some(_) => ACHIEVEMENTS_TOPIC,
+            None => BOARD_CHANGES_TOPIC,
         }
     }
 
@@ -134,11 +134,11 @@ impl<'a> OutboxMessageRef<'a> {
     /// # Errors
     /// The reason why the bytes are not a message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, String> {
-        json_error::decode(bytes).map_err(|reason| unreadable(&reason))
+        json_error::decode(bytes).map_err(|reason| describe_unreadable(&reason))
     }
 }
 
-fn unreadable(reason: &str) -> String {
+fn describe_unreadable(reason: &str) -> String {
     format!(
         "cannot read a message of an outbox ({reason}): use the version of Backstitch that wrote it"
     )
@@ -157,10 +157,10 @@ impl OutboxMessage {
     /// # Errors
     /// The reason why the bytes are not a message.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        json_error::decode(bytes).map_err(|reason| unreadable(&reason))
+        json_error::decode(bytes).map_err(|reason| describe_unreadable(&reason))
     }
 
-    /// Returns whether the message reports that another athlete lost a crown to this one.
+    /// Returns whether the message reports that this athlete took another one's crown.
     #[must_use]
     pub fn is_crown_taken_by(&self, athlete_id: i64) -> bool {
         self.message.get(TAKEN_BY).and_then(Value::as_i64) == Some(athlete_id)
@@ -176,17 +176,17 @@ impl OutboxMessage {
     }
 }
 
-/// Returns whether the message in a record names a wanted athlete, as its subject or as the one who
-/// took a crown.
+/// Returns whether the message in a record mentions a requested athlete: as its subject, or as the
+/// taker of a crown.
 #[must_use]
-pub fn names_athlete(message: &[u8], is_wanted: impl Fn(i64) -> bool) -> bool {
+pub fn mentions_athlete(message: &[u8], is_requested: impl Fn(i64) -> bool) -> bool {
     let Ok(message) = serde_json::from_slice::<Map<String, Value>>(message) else {
         return false;
     };
     let fields = ["athlete_id", TAKEN_BY].into_iter();
     fields
         .filter_map(|field| message.get(field).and_then(Value::as_i64))
-        .any(is_wanted)
+        .any(is_requested)
 }
 
 /// The field with the athlete who took a crown.
@@ -237,13 +237,13 @@ mod tests {
             let message = serde_json::to_string(&stored.message).unwrap();
             assert_eq!(borrowed.message.get(), message);
         };
-        check_round_trip(&stored, BOARD_CHANGES);
+        check_round_trip(&stored, BOARD_CHANGES_TOPIC);
         stored.achievement = Some(AchievementKey {
             kind: AchievementKind::TopTen,
             member: 7,
             activity: None,
         });
-        check_round_trip(&stored, ACHIEVEMENTS);
+        check_round_trip(&stored, ACHIEVEMENTS_TOPIC);
         assert!(OutboxMessageRef::decode(b"{}").is_err());
         assert!(OutboxMessage::decode(b"{}").is_err());
     }

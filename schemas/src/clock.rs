@@ -8,14 +8,14 @@ pub trait Clock: Debug + Send + Sync {
     fn now_ms(&self) -> i64;
 }
 
-/// A clock that shows the time that was set last.
+/// A clock for tests: it shows the time that was set last.
 #[derive(Debug)]
 pub struct FixedClock(std::sync::atomic::AtomicI64);
 
 impl FixedClock {
     /// Creates a clock that shows `now_ms` until [`FixedClock::set_ms`] is called.
     #[must_use]
-    pub fn at_ms(now_ms: i64) -> Self {
+    pub const fn new(now_ms: i64) -> Self {
         Self(std::sync::atomic::AtomicI64::new(now_ms))
     }
 

@@ -48,13 +48,13 @@ impl DeadLetter {
         headers.into_iter().map(bytes).collect()
     }
 
-    /// Returns at most `max` bytes from the beginning of the input. Text ends at a character
+    /// Returns at most `max_bytes` bytes from the beginning of the input. Text ends at a character
     /// boundary.
     #[must_use]
-    pub fn raw_prefix(&self, max: usize) -> &[u8] {
+    pub fn raw_prefix(&self, max_bytes: usize) -> &[u8] {
         let end = match std::str::from_utf8(&self.raw) {
-            Ok(text) => text.floor_char_boundary(max),
-            Err(_) => max.min(self.raw.len()),
+            Ok(text) => text.floor_char_boundary(max_bytes),
+            Err(_) => max_bytes.min(self.raw.len()),
         };
         self.raw.get(..end).unwrap_or(&self.raw)
     }
@@ -75,8 +75,8 @@ impl<'a> LogPosition<'a> {
     /// Parses the origin of a dead letter. Returns `None` if it is not in the log.
     #[must_use]
     pub fn parse(origin: &'a str) -> Option<Self> {
-        let (partition, offset) = origin.rsplit_once('@')?;
-        let (topic, partition) = partition.rsplit_once('/')?;
+        let (topic_and_partition, offset) = origin.rsplit_once('@')?;
+        let (topic, partition) = topic_and_partition.rsplit_once('/')?;
         Some(Self {
             topic,
             partition: partition.parse().ok()?,
@@ -104,23 +104,25 @@ mod raw_bytes {
         Hex(#[serde(with = "hex::serde")] Vec<u8>),
     }
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        let escaped = |byte: &u8| match byte {
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        let escaped_len = |byte: &u8| match byte {
             0..0x20 => 6,
             b'"' | b'\\' => 2,
             _ => 1,
         };
         match std::str::from_utf8(bytes) {
-            Ok(text) if bytes.iter().map(escaped).sum::<usize>() <= 2 * bytes.len() => {
+            Ok(text) if bytes.iter().map(escaped_len).sum::<usize>() <= 2 * bytes.len() => {
                 Raw::Text(text.to_owned())
             }
             _ => Raw::Hex(bytes.to_vec()),
         }
-        .serialize(to)
+        .serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        Ok(match Raw::deserialize(from)? {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<u8>, D::Error> {
+        Ok(match Raw::deserialize(deserializer)? {
             Raw::Text(text) => text.into_bytes(),
             Raw::Hex(bytes) => bytes,
         })
@@ -133,45 +135,48 @@ mod tests {
 
     #[test]
     fn headers_have_the_log_position() {
-        let letter = |origin: &str| DeadLetter {
+        let dead_letter = |origin: &str| DeadLetter {
             source: "plays".into(),
             reason: "kind: missing".into(),
             origin: origin.into(),
             at_ms: 1,
             raw: Vec::new(),
         };
-        let why = (
+        let reason = (
             "__connect.errors.exception.message",
             b"kind: missing".to_vec(),
         );
-        let headers = letter("backstitch.plays.v1/3@17").headers();
-        let place = [
+        let headers = dead_letter("backstitch.plays.v1/3@17").headers();
+        let position = [
             ("__connect.errors.topic", b"backstitch.plays.v1".to_vec()),
             ("__connect.errors.partition", b"3".to_vec()),
             ("__connect.errors.offset", b"17".to_vec()),
         ];
-        assert_eq!(headers[0], why);
-        assert_eq!(headers[1..], place);
+        assert_eq!(headers[0], reason);
+        assert_eq!(headers[1..], position);
         for origin in ["plays.jsonl:17", "me@home/plays.jsonl:17", "a/b@c"] {
-            let headers = letter(origin).headers();
-            assert_eq!(headers, std::slice::from_ref(&why), "{origin}");
+            let headers = dead_letter(origin).headers();
+            assert_eq!(headers, std::slice::from_ref(&reason), "{origin}");
         }
     }
 
     #[test]
     fn a_prefix_of_text_ends_at_a_character() {
-        let letter = |raw: &[u8]| DeadLetter {
+        let dead_letter = |raw: &[u8]| DeadLetter {
             source: "plays".into(),
             reason: "r".into(),
             origin: "f:1".into(),
             at_ms: 1,
             raw: raw.to_vec(),
         };
-        assert_eq!(letter("aöb".as_bytes()).raw_prefix(2), b"a");
-        assert_eq!(letter("aöb".as_bytes()).raw_prefix(3), "aö".as_bytes());
-        assert_eq!(letter("aöb".as_bytes()).raw_prefix(9), "aöb".as_bytes());
-        assert_eq!(letter(&[0xff, 0xfe]).raw_prefix(1), [0xff]);
-        assert_eq!(letter(&[0xff, 0xfe]).raw_prefix(9), [0xff, 0xfe]);
+        assert_eq!(dead_letter("aöb".as_bytes()).raw_prefix(2), b"a");
+        assert_eq!(dead_letter("aöb".as_bytes()).raw_prefix(3), "aö".as_bytes());
+        assert_eq!(
+            dead_letter("aöb".as_bytes()).raw_prefix(9),
+            "aöb".as_bytes()
+        );
+        assert_eq!(dead_letter(&[0xff, 0xfe]).raw_prefix(1), [0xff]);
+        assert_eq!(dead_letter(&[0xff, 0xfe]).raw_prefix(9), [0xff, 0xfe]);
     }
 
     #[test]

@@ -18,25 +18,28 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
 }
 
-/// Decodes again, slowly, to find the path of the field that fails.
+/// Decodes again, slowly, to find the path of the invalid field.
 fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> String {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     match serde_path_to_error::deserialize::<_, T>(&mut json) {
         Ok(_) => match json.end() {
             Ok(()) => "not accepted".to_owned(),
-            Err(error) => format!("more than one JSON value{}", location(&error)),
+            Err(error) => format!("more than one JSON value{}", format_location(&error)),
         },
         // The decoder reports a number in place of an enum's name as a syntax error.
         Err(error) if is_missing_value(error.inner()) && is_json(bytes) => {
-            let (path, location) = (error.path().to_string(), location(error.inner()));
-            format!("{} has a value of another type{location}", subject(&path))
+            let (path, location) = (error.path().to_string(), format_location(error.inner()));
+            format!(
+                "{} has a value of another type{location}",
+                name_subject(&path)
+            )
         }
         Err(error) => describe_at(&error.path().to_string(), error.inner()),
     }
 }
 
-/// Returns whether the decoder found no value that it can read. Other syntax errors, such as a
-/// lone surrogate, are errors of the text even if [`is_json`] skips them.
+/// Returns whether the decoder expected a value and found other text. Other syntax errors, such as
+/// a lone surrogate, are errors of the text even if [`is_json`] accepts it.
 fn is_missing_value(error: &Error) -> bool {
     error.is_syntax() && error.to_string().starts_with("expected value")
 }
@@ -60,11 +63,11 @@ pub fn describe_at(path: &str, error: &Error) -> String {
         .filter(|_| error.line() > 0)
         .and_then(|end| text.get(..end))
         .unwrap_or(&text);
-    let location = location(error);
+    let location = format_location(error);
     if !error.is_data() {
-        return format!("not JSON: {}{location}", syntax(text));
+        return format!("not JSON: {}{location}", describe_syntax(text));
     }
-    data(subject(path), text).map_or_else(
+    describe_mismatch(name_subject(path), text).map_or_else(
         || match path {
             "." => format!("{text}{location}"),
             path => format!("{path}: {text}{location}"),
@@ -73,16 +76,16 @@ pub fn describe_at(path: &str, error: &Error) -> String {
     )
 }
 
-/// The value at `path` as the subject of a message.
-fn subject(path: &str) -> &str {
+/// Returns the subject of a message about the value at `path`.
+fn name_subject(path: &str) -> &str {
     match path {
         "." => "the value",
         path => path,
     }
 }
 
-/// The position of an error, as ` (column 33)`; the line only where there are several.
-fn location(error: &Error) -> String {
+/// Formats the position of an error, as ` (column 33)`. The line is named only after the first one.
+fn format_location(error: &Error) -> String {
     match (error.line(), error.column()) {
         (0, _) => String::new(),
         (1, column) => format!(" (column {column})"),
@@ -90,8 +93,8 @@ fn location(error: &Error) -> String {
     }
 }
 
-/// Describes a value that does not fit; none for a message that a decoder of ours wrote.
-fn data(subject: &str, text: &str) -> Option<String> {
+/// Describes a value that does not match its type; none for a message of our own decoders.
+fn describe_mismatch(subject: &str, text: &str) -> Option<String> {
     if let Some(rest) = text.strip_prefix("missing field ") {
         let field = rest.trim_matches('`');
         return Some(match subject {
@@ -104,29 +107,32 @@ fn data(subject: &str, text: &str) -> Option<String> {
         return Some(format!("the field {field} occurs more than once"));
     }
     if let Some(rest) = text.strip_prefix("invalid type: ") {
-        let (value, wanted) = rest.rsplit_once(", expected ")?;
-        let (value, wanted) = (actual(value), expected(wanted));
-        return Some(format!("{subject} must be {wanted}; got {value}"));
+        let (value, expected) = rest.rsplit_once(", expected ")?;
+        let (value, expected) = (describe_actual(value), describe_expected(expected));
+        return Some(format!("{subject} must be {expected}; got {value}"));
     }
     if let Some(rest) = text.strip_prefix("invalid value: ") {
-        let (value, wanted) = rest.rsplit_once(", expected ")?;
-        let wanted = range(wanted).unwrap_or_else(|| expected(wanted).to_owned());
-        let value = actual(value);
-        return Some(format!("{subject} must be {wanted}; got {value}"));
+        let (value, expected) = rest.rsplit_once(", expected ")?;
+        let expected =
+            describe_range(expected).unwrap_or_else(|| describe_expected(expected).to_owned());
+        let value = describe_actual(value);
+        return Some(format!("{subject} must be {expected}; got {value}"));
     }
     if let Some(rest) = text.strip_prefix("invalid length ") {
-        let (length, wanted) = rest.rsplit_once(", expected ")?;
-        let wanted = expected(wanted);
-        return Some(format!("{subject} must be {wanted}; got {length} elements"));
+        let (length, expected) = rest.rsplit_once(", expected ")?;
+        let expected = describe_expected(expected);
+        return Some(format!(
+            "{subject} must be {expected}; got {length} elements"
+        ));
     }
     if let Some(rest) = text.strip_prefix("unknown variant ") {
         let (value, names) = rest.rsplit_once(", expected ")?;
-        let (value, names) = (short(value.trim_matches('`')), choices(names));
+        let (value, names) = (shorten(value.trim_matches('`')), format_choices(names));
         return Some(format!("{subject} must be {names}; got \"{value}\""));
     }
     if let Some(rest) = text.strip_prefix("unknown field ") {
         let (field, names) = rest.rsplit_once(", expected ").unwrap_or((rest, ""));
-        let (field, names) = (short(field.trim_matches('`')), choices(names));
+        let (field, names) = (shorten(field.trim_matches('`')), format_choices(names));
         return Some(match names.as_str() {
             "" => format!("the field {field} is unknown"),
             names => format!("the field {field} is unknown; known fields: {names}"),
@@ -135,8 +141,8 @@ fn data(subject: &str, text: &str) -> Option<String> {
     None
 }
 
-/// The expected kind of value, in terms of JSON.
-fn expected(text: &str) -> &str {
+/// Describes the expected type in terms of JSON.
+fn describe_expected(text: &str) -> &str {
     match text {
         "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "an integer",
         "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "an integer that is not negative",
@@ -153,8 +159,8 @@ fn expected(text: &str) -> &str {
     }
 }
 
-/// The range of an integer type.
-fn range(text: &str) -> Option<String> {
+/// Describes the range of an integer type.
+fn describe_range(text: &str) -> Option<String> {
     let bits: u32 = text.get(1..)?.parse().ok()?;
     match text.chars().next()? {
         'i' => Some(format!(
@@ -166,8 +172,8 @@ fn range(text: &str) -> Option<String> {
     }
 }
 
-/// The value that was found, in terms of JSON.
-fn actual(text: &str) -> String {
+/// Describes the actual value in terms of JSON.
+fn describe_actual(text: &str) -> String {
     match text {
         "sequence" => return "an array".to_owned(),
         "map" => return "an object".to_owned(),
@@ -183,31 +189,31 @@ fn actual(text: &str) -> String {
         if let Some(value) = text.strip_prefix(kind) {
             let value = value.trim_end_matches('`');
             let end = if kind == "string " { "\"" } else { "" };
-            return match short(value) {
+            return match shorten(value) {
                 value if value.ends_with('…') => format!("the {name} {value}{end}"),
                 value => format!("the {name} {value}"),
             };
         }
     }
-    short(text)
+    shorten(text)
 }
 
-/// The first characters of a value.
-fn short(text: &str) -> String {
+/// Truncates a long value.
+fn shorten(text: &str) -> String {
     match text.char_indices().nth(VALUE_CHARS_MAX) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }
 }
 
-/// Names of choices, without the marks around them.
-fn choices(text: &str) -> String {
+/// Formats the names of choices with double quotes.
+fn format_choices(text: &str) -> String {
     let text = text.strip_prefix("one of ").unwrap_or(text);
     text.replace('`', "\"")
 }
 
-/// A fault of the syntax.
-fn syntax(text: &str) -> &str {
+/// Describes a syntax error.
+fn describe_syntax(text: &str) -> &str {
     match text {
         "EOF while parsing a list" => "the text ends inside an array",
         "EOF while parsing an object" => "the text ends inside an object",
@@ -357,8 +363,8 @@ mod tests {
         for (text, expected) in TEXTS_AND_MESSAGES {
             assert_eq!(message(text), *expected, "{text}");
         }
-        let other = message(r#"{"id":1,"kind":1}"#);
-        assert_eq!(other, "kind has a value of another type (column 16)");
+        let wrong_type = message(r#"{"id":1,"kind":1}"#);
+        assert_eq!(wrong_type, "kind has a value of another type (column 16)");
         let unknown = message(r#"{"id":1,"inner":{"at":1,"b":2}}"#);
         assert!(
             unknown.contains("the field b is unknown; known fields: \"at\""),

@@ -48,5 +48,5 @@ pub fn from_key(value: &KeyValue) -> Value {
 /// Formats milliseconds since the Unix epoch as RFC 3339 in UTC.
 #[must_use]
 pub fn format_timestamp_ms(at_ms: i64) -> String {
-    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
+    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |time| time.to_string())
 }

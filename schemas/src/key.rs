@@ -4,7 +4,7 @@
 //!
 //! - Integers and times have eight bytes, big-endian, with the sign bit flipped.
 //! - Text is escaped and terminated, so that no text is a prefix of another one.
-//! - A nullable column begins with a byte that tells whether it is null.
+//! - A nullable column begins with a byte that says whether it is null.
 //!
 //! So bytes sort like values, column by column, nulls first. A shorter list of values encodes to a
 //! prefix, so a range of keys is a range of bytes in every store. The encoding is stored: a change
@@ -99,22 +99,22 @@ pub struct KeyShape(pub Vec<KeyColumn>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The number of columns differs.
-    #[error("the key has {got} columns instead of {expected}")]
+    #[error("the key has {actual} columns instead of {expected}")]
     Columns {
         /// The number of columns in the shape.
         expected: usize,
         /// The actual number of columns.
-        got: usize,
+        actual: usize,
     },
     /// A column has another type.
-    #[error("key column {column} has the type {got} instead of {expected}")]
+    #[error("key column {column} has the type {actual} instead of {expected}")]
     Type {
         /// The column's name.
         column: String,
         /// The type in the shape.
         expected: String,
         /// The actual type.
-        got: String,
+        actual: String,
     },
     /// A null in a column that is not nullable.
     #[error("key column {0} must not be null")]
@@ -145,7 +145,7 @@ const TEXT_END: [u8; 2] = [0, 1];
 impl KeyShape {
     /// Returns the names of the columns in order, separated by commas.
     #[must_use]
-    pub fn names(&self) -> String {
+    pub fn join_names(&self) -> String {
         let names: Vec<&str> = self.0.iter().map(|column| column.name.as_str()).collect();
         names.join(",")
     }
@@ -167,21 +167,21 @@ impl KeyShape {
         if columns.len() != self.0.len() {
             return Err(KeyError::Columns {
                 expected: self.0.len(),
-                got: columns.len(),
+                actual: columns.len(),
             });
         }
-        let readers = self
+        let encoders = self
             .0
             .iter()
             .zip(columns)
-            .map(|(column, array)| Reader::new(column, array))
+            .map(|(column, array)| ColumnEncoder::new(column, array))
             .collect::<Result<Vec<_>, _>>()?;
         let mut keys = Vec::with_capacity(rows * 10 * columns.len());
         let mut ends = Vec::with_capacity(rows + 1);
         ends.push(0);
         for row in 0..rows {
-            for reader in &readers {
-                reader.write(row, &mut keys)?;
+            for encoder in &encoders {
+                encoder.encode_row(row, &mut keys)?;
             }
             ends.push(i32::try_from(keys.len()).map_err(|_| KeyError::TooLarge)?);
         }
@@ -201,7 +201,7 @@ impl KeyShape {
         if values.len() > self.0.len() {
             return Err(KeyError::Columns {
                 expected: self.0.len(),
-                got: values.len(),
+                actual: values.len(),
             });
         }
         let mut key = Vec::with_capacity(values.len() * 12);
@@ -223,7 +223,7 @@ impl KeyShape {
                     return Err(KeyError::Type {
                         column: column.name.clone(),
                         expected: format!("{kind:?}"),
-                        got: format!("{value:?}"),
+                        actual: format!("{value:?}"),
                     });
                 }
             }
@@ -239,19 +239,19 @@ impl KeyShape {
         &self,
         keys: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Vec<ArrayRef>, KeyError> {
-        let mut writers: Vec<Writer> = self.0.iter().map(Writer::new).collect();
+        let mut decoders: Vec<ColumnDecoder> = self.0.iter().map(ColumnDecoder::new).collect();
         for key in keys {
             let mut rest = key;
-            for (column, writer) in self.0.iter().zip(&mut writers) {
-                rest = writer
-                    .read(column, rest)
+            for (column, decoder) in self.0.iter().zip(&mut decoders) {
+                rest = decoder
+                    .decode_next(column, rest)
                     .ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
             }
             if !rest.is_empty() {
                 return Err(KeyError::Damaged("end".to_owned()));
             }
         }
-        Ok(writers.into_iter().map(Writer::finish).collect())
+        Ok(decoders.into_iter().map(ColumnDecoder::finish).collect())
     }
 
     /// Decodes one key into its values.
@@ -290,7 +290,7 @@ impl KeyShape {
     /// Returns the instant in the first column, in seconds since the Unix epoch. Returns `None` if
     /// that column is not a time or is null.
     #[must_use]
-    pub fn first_time(&self, key: &[u8]) -> Option<i64> {
+    pub fn decode_first_time(&self, key: &[u8]) -> Option<i64> {
         let first = self.0.first().filter(|first| first.kind == KeyKind::Time)?;
         match read_value(first, key)? {
             (KeyValue::Time(seconds), _) => Some(seconds),
@@ -298,62 +298,69 @@ impl KeyShape {
         }
     }
 
-    /// Decodes the columns with the indexes `wanted`; the others are `None`. Bytes after the last
-    /// wanted column are not validated.
+    /// Decodes the columns with the indexes `selected`; the others are `None`. Bytes after the last
+    /// selected column are not validated.
     ///
     /// # Errors
     /// [`KeyError::Damaged`] if the bytes up to that column do not match the shape.
     pub fn decode_columns<'a>(
         &self,
         keys: impl Iterator<Item = &'a [u8]>,
-        wanted: &[usize],
+        selected: &[usize],
     ) -> Result<Vec<Option<ArrayRef>>, KeyError> {
-        let end = wanted.iter().max().map_or(0, |last| last + 1);
+        let end = selected.iter().max().map_or(0, |last| last + 1);
         let columns = self.0.iter().take(end).enumerate();
-        let mut writers: Vec<(&KeyColumn, Option<Writer>)> = columns
-            .map(|(index, column)| (column, wanted.contains(&index).then(|| Writer::new(column))))
+        let mut decoders: Vec<(&KeyColumn, Option<ColumnDecoder>)> = columns
+            .map(|(index, column)| {
+                (
+                    column,
+                    selected
+                        .contains(&index)
+                        .then(|| ColumnDecoder::new(column)),
+                )
+            })
             .collect();
         for key in keys {
             let mut rest = key;
-            for (column, writer) in &mut writers {
-                let read = match writer {
-                    Some(writer) => writer.read(column, rest),
+            for (column, decoder) in &mut decoders {
+                let after = match decoder {
+                    Some(decoder) => decoder.decode_next(column, rest),
                     None => skip_value(column, rest),
                 };
-                rest = read.ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
+                rest = after.ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
             }
         }
-        let mut columns: Vec<Option<ArrayRef>> = writers
+        let mut columns: Vec<Option<ArrayRef>> = decoders
             .into_iter()
-            .map(|(_, writer)| writer.map(Writer::finish))
+            .map(|(_, decoder)| decoder.map(ColumnDecoder::finish))
             .collect();
         columns.resize(self.0.len(), None);
         Ok(columns)
     }
 
-    /// Replaces the columns from index `first` on by null. Their bytes are not validated.
+    /// Replaces the columns from index `first` on with nulls. Their bytes are not validated.
     ///
     /// # Errors
     /// [`KeyError::Damaged`] if the bytes before do not match the shape, [`KeyError::Null`] if a
     /// replaced column is not nullable.
-    pub fn null_from(&self, key: &[u8], first: usize) -> Result<Vec<u8>, KeyError> {
-        let (kept, nulls) = self.0.split_at(first.min(self.0.len()));
+    pub fn with_nulls_from(&self, key: &[u8], first: usize) -> Result<Vec<u8>, KeyError> {
+        let (unchanged, nulls) = self.0.split_at(first.min(self.0.len()));
         let mut rest = key;
-        for column in kept {
+        for column in unchanged {
             rest =
                 skip_value(column, rest).ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
         }
         if let Some(column) = nulls.iter().find(|column| !column.nullable) {
             return Err(KeyError::Null(column.name.clone()));
         }
-        let (kept, _) = key.split_at(key.len() - rest.len());
-        Ok([kept, &vec![NULL; nulls.len()]].concat())
+        let (prefix, _) = key.split_at(key.len() - rest.len());
+        Ok([prefix, &vec![NULL; nulls.len()]].concat())
     }
 }
 
-/// Reads whether a column has a value. Also returns the bytes that follow.
+/// Reads the null mark of a column: whether it has a value. Also returns the bytes that follow.
 #[inline]
-fn read_mark<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(bool, &'a [u8])> {
+fn read_null_mark<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(bool, &'a [u8])> {
     if !column.nullable {
         return Some((true, bytes));
     }
@@ -366,7 +373,7 @@ fn read_mark<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(bool, &'a [u8])
 
 /// Reads the value of a column. Also returns the bytes that follow.
 fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a [u8])> {
-    let (is_present, rest) = read_mark(column, bytes)?;
+    let (is_present, rest) = read_null_mark(column, bytes)?;
     if !is_present {
         return Some((KeyValue::Null, rest));
     }
@@ -390,7 +397,7 @@ fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a 
 
 /// Returns the bytes after a column's value without decoding it.
 fn skip_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let (is_present, mut rest) = read_mark(column, bytes)?;
+    let (is_present, mut rest) = read_null_mark(column, bytes)?;
     if !is_present {
         return Some(rest);
     }
@@ -472,7 +479,7 @@ fn read_int(bytes: &[u8]) -> Option<(i64, &[u8])> {
 
 /// Decodes an integer at every position of bytes that do not decode as a key. An integer that was
 /// encoded anywhere in the bytes is among the results.
-pub fn possible_ints(bytes: &[u8]) -> impl Iterator<Item = i64> + use<'_> {
+pub fn find_possible_ints(bytes: &[u8]) -> impl Iterator<Item = i64> + use<'_> {
     let windows = bytes.windows(size_of::<i64>());
     windows.filter_map(|window| read_int(window).map(|(n, _)| n))
 }
@@ -494,39 +501,39 @@ fn read_text<'a>(bytes: &'a [u8], text: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// Encodes the values of one column from an array.
-struct Reader<'a> {
+/// Encodes the values of a column from an array.
+struct ColumnEncoder<'a> {
     column: &'a KeyColumn,
     nulls: Option<&'a NullBuffer>,
-    values: Values<'a>,
+    values: ColumnValues<'a>,
 }
 
 /// An array with its type.
-enum Values<'a> {
+enum ColumnValues<'a> {
     Int(&'a Int64Array),
     Text(&'a StringArray),
     Time(&'a TimestampMillisecondArray),
     Instant(&'a TimestampMicrosecondArray),
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ColumnEncoder<'a> {
     fn new(column: &'a KeyColumn, array: &'a ArrayRef) -> Result<Self, KeyError> {
         let expected = column.kind.data_type();
         if *array.data_type() != expected {
             return Err(KeyError::Type {
                 column: column.name.clone(),
                 expected: expected.to_string(),
-                got: array.data_type().to_string(),
+                actual: array.data_type().to_string(),
             });
         }
         if !column.nullable && array.null_count() > 0 {
             return Err(KeyError::Null(column.name.clone()));
         }
         let values = match column.kind {
-            KeyKind::Int => Values::Int(array.as_primitive()),
-            KeyKind::Text => Values::Text(array.as_string()),
-            KeyKind::Time => Values::Time(array.as_primitive()),
-            KeyKind::Instant => Values::Instant(array.as_primitive()),
+            KeyKind::Int => ColumnValues::Int(array.as_primitive()),
+            KeyKind::Text => ColumnValues::Text(array.as_string()),
+            KeyKind::Time => ColumnValues::Time(array.as_primitive()),
+            KeyKind::Instant => ColumnValues::Instant(array.as_primitive()),
         };
         Ok(Self {
             column,
@@ -535,16 +542,16 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn write(&self, row: usize, key: &mut Vec<u8>) -> Result<(), KeyError> {
+    fn encode_row(&self, row: usize, key: &mut Vec<u8>) -> Result<(), KeyError> {
         if self.nulls.is_some_and(|nulls| nulls.is_null(row)) {
             key.push(NULL);
             return Ok(());
         }
         write_present(self.column.nullable, key);
         match self.values {
-            Values::Int(array) => write_int(array.value(row), key),
-            Values::Text(array) => write_text(array.value(row), key),
-            Values::Time(array) => {
+            ColumnValues::Int(array) => write_int(array.value(row), key),
+            ColumnValues::Text(array) => write_text(array.value(row), key),
+            ColumnValues::Time(array) => {
                 let millis = array.value(row);
                 if millis.rem_euclid(1000) != 0 {
                     return Err(KeyError::Fraction {
@@ -554,19 +561,19 @@ impl<'a> Reader<'a> {
                 }
                 write_int(millis.div_euclid(1000), key);
             }
-            Values::Instant(array) => write_int(array.value(row), key),
+            ColumnValues::Instant(array) => write_int(array.value(row), key),
         }
         Ok(())
     }
 }
 
-/// Decodes the values of one column into an array.
-enum Writer {
+/// Decodes the values of a column into an array.
+enum ColumnDecoder {
     Int(KeyKind, Int64Builder),
     Text(StringBuilder, Vec<u8>),
 }
 
-impl Writer {
+impl ColumnDecoder {
     fn new(column: &KeyColumn) -> Self {
         match column.kind {
             KeyKind::Text => Self::Text(StringBuilder::new(), Vec::new()),
@@ -574,8 +581,8 @@ impl Writer {
         }
     }
 
-    fn read<'a>(&mut self, column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let (is_present, rest) = read_mark(column, bytes)?;
+    fn decode_next<'a>(&mut self, column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let (is_present, rest) = read_null_mark(column, bytes)?;
         match self {
             Self::Int(_, builder) if !is_present => builder.append_null(),
             Self::Text(builder, _) if !is_present => builder.append_null(),

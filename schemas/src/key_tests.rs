@@ -63,8 +63,8 @@ proptest! {
             }
         }
         let decoded = shape().decode(keys.iter().flatten()).unwrap();
-        for (got, expected) in decoded.iter().zip(columns(&rows)) {
-            prop_assert_eq!(got, &expected);
+        for (actual, expected) in decoded.iter().zip(columns(&rows)) {
+            prop_assert_eq!(actual, &expected);
         }
     }
 
@@ -72,19 +72,19 @@ proptest! {
     #[test]
     fn is_key_agrees_with_decode(
         row in row(),
-        (at, byte) in (0_usize..40, any::<u8>()),
+        (index, byte) in (0_usize..40, any::<u8>()),
         bytes in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
         let key = shape().encode(&columns(std::slice::from_ref(&row))).unwrap().value(0).to_vec();
         prop_assert!(shape().is_key(&key));
         let times = KeyShape(shape().0.split_off(1));
-        prop_assert_eq!(times.first_time(&key[8..]), Some(row.1));
-        prop_assert_eq!(shape().first_time(&key), None);
+        prop_assert_eq!(times.decode_first_time(&key[8..]), Some(row.1));
+        prop_assert_eq!(shape().decode_first_time(&key), None);
         let mut changed = key.clone();
-        if let Some(place) = changed.get_mut(at) {
-            *place = byte;
+        if let Some(changed_byte) = changed.get_mut(index) {
+            *changed_byte = byte;
         }
-        let short = key[..at.min(key.len())].to_vec();
+        let short = key[..index.min(key.len())].to_vec();
         for bytes in [changed, short, [key, vec![byte]].concat(), bytes] {
             let decodes = shape().decode(std::iter::once(bytes.as_slice())).is_ok();
             prop_assert_eq!(shape().is_key(&bytes), decodes, "{:?}", bytes);
@@ -95,33 +95,33 @@ proptest! {
     #[test]
     fn decodes_selected_columns(
         rows in proptest::collection::vec(row(), 1..20),
-        wanted in proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 0..=4),
+        selected in proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 0..=4),
     ) {
         let keys = shape().encode(&columns(&rows)).unwrap();
         let all = shape().decode(keys.iter().flatten()).unwrap();
-        let some = shape().decode_columns(keys.iter().flatten(), &wanted).unwrap();
-        prop_assert_eq!(some.len(), all.len());
-        for (at, (got, expected)) in some.iter().zip(&all).enumerate() {
-            prop_assert_eq!(got.as_ref(), wanted.contains(&at).then_some(expected));
+        let selected_columns = shape().decode_columns(keys.iter().flatten(), &selected).unwrap();
+        prop_assert_eq!(selected_columns.len(), all.len());
+        for (index, (actual, expected)) in selected_columns.iter().zip(&all).enumerate() {
+            prop_assert_eq!(actual.as_ref(), selected.contains(&index).then_some(expected));
         }
     }
 
     /// A list of values encodes like the row, a shorter list to a prefix.
     #[test]
-    fn values_encode_like_rows_and_prefixes(row in row(), columns_kept in 0_usize..4) {
+    fn values_encode_like_rows_and_prefixes(row in row(), prefix_columns in 0_usize..4) {
         let mut values = vec![KeyValue::Int(row.0), KeyValue::Time(row.1)];
         values.push(row.2.clone().map_or(KeyValue::Null, KeyValue::Text));
         values.push(row.3.map_or(KeyValue::Null, KeyValue::Int));
-        let whole = shape().encode_values(&values).unwrap();
+        let full_key = shape().encode_values(&values).unwrap();
         let keys = shape().encode(&columns(std::slice::from_ref(&row))).unwrap();
-        prop_assert_eq!(&whole[..], keys.value(0));
-        let prefix = shape().encode_values(&values[..columns_kept]).unwrap();
-        prop_assert!(whole.starts_with(&prefix));
-        let columns = shape().decode(std::iter::once(&whole[..])).unwrap();
-        let shown: Vec<_> = columns.iter().map(|column| from_column(column, 0)).collect();
-        let of_values: Vec<_> = values.iter().map(from_key).collect();
-        prop_assert_eq!(of_values, shown);
-        prop_assert_eq!(shape().decode_values(&whole), Ok(values));
+        prop_assert_eq!(&full_key[..], keys.value(0));
+        let prefix = shape().encode_values(&values[..prefix_columns]).unwrap();
+        prop_assert!(full_key.starts_with(&prefix));
+        let columns = shape().decode(std::iter::once(&full_key[..])).unwrap();
+        let json_of_columns: Vec<_> = columns.iter().map(|column| from_column(column, 0)).collect();
+        let json_of_values: Vec<_> = values.iter().map(from_key).collect();
+        prop_assert_eq!(json_of_values, json_of_columns);
+        prop_assert_eq!(shape().decode_values(&full_key), Ok(values));
     }
 
     /// A key with replaced columns equals a key that was encoded with nulls.
@@ -134,12 +134,12 @@ proptest! {
         if first <= 3 {
             nulls.3 = None;
         }
-        let [whole, nulls] = [row, nulls].map(|row| {
+        let [full_key, nulls] = [row, nulls].map(|row| {
             let key = shape().encode(&columns(&[row])).unwrap();
             key.value(0).to_vec()
         });
-        prop_assert_eq!(shape().null_from(&whole, first).unwrap(), nulls);
-        prop_assert!(shape().null_from(&whole, 1).is_err());
+        prop_assert_eq!(shape().with_nulls_from(&full_key, first).unwrap(), nulls);
+        prop_assert!(shape().with_nulls_from(&full_key, 1).is_err());
     }
 
     /// Arbitrary bytes are an error or a key, without a panic.
@@ -148,10 +148,10 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..40),
         first in 0_usize..6,
     ) {
-        drop(shape().null_from(&bytes, first));
-        let some = shape().decode_columns(std::iter::once(&bytes[..]), &[3]);
+        drop(shape().with_nulls_from(&bytes, first));
+        let selected_columns = shape().decode_columns(std::iter::once(&bytes[..]), &[3]);
         let all = shape().decode(std::iter::once(&bytes[..]));
-        prop_assert!(all.is_err() || some.is_ok());
+        prop_assert!(all.is_err() || selected_columns.is_ok());
         prop_assert_eq!(shape().decode_values(&bytes).err(), all.err());
     }
 }
@@ -170,7 +170,7 @@ fn errors_name_the_column() {
         shape().encode(&wrong[..2]).unwrap_err(),
         KeyError::Columns {
             expected: 4,
-            got: 2
+            actual: 2
         }
     );
     assert_eq!(
@@ -181,10 +181,11 @@ fn errors_name_the_column() {
 
 #[test]
 fn rejects_fractions_of_seconds() {
-    let mut odd = columns(&[(1, 2, None, None)]);
-    odd[1] = Arc::new(TimestampMillisecondArray::from(vec![1500]).with_timezone("UTC"));
+    let mut columns_with_fraction = columns(&[(1, 2, None, None)]);
+    columns_with_fraction[1] =
+        Arc::new(TimestampMillisecondArray::from(vec![1500]).with_timezone("UTC"));
     assert!(matches!(
-        shape().encode(&odd),
+        shape().encode(&columns_with_fraction),
         Err(KeyError::Fraction { millis: 1500, .. })
     ));
 }
@@ -203,6 +204,6 @@ fn finds_integers_in_damaged_keys() {
     bytes.pop();
     bytes.extend_from_slice(&bytes.clone());
     assert!(!shape().is_key(&bytes));
-    assert!(possible_ints(&bytes).any(|n| n == -7));
-    assert_eq!(possible_ints(&bytes[..7]).count(), 0);
+    assert!(find_possible_ints(&bytes).any(|n| n == -7));
+    assert_eq!(find_possible_ints(&bytes[..7]).count(), 0);
 }

@@ -1,12 +1,12 @@
 //! Variable-length integers (LEB128): seven bits a byte, lowest first. The highest bit of a byte
-//! says that another byte follows.
+//! is set if another byte follows.
 
 /// Bits of a number in one byte.
-const BITS: u32 = 7;
-/// The bit that says that another byte follows.
-const MORE: u8 = 0x80;
+const BITS_PER_BYTE: u32 = 7;
+/// The bit that is set if another byte follows.
+const CONTINUATION_BIT: u8 = 0x80;
 
-/// Why bytes do not decode as a number.
+/// The reason why bytes do not decode as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leb128Error {
     /// The bytes end too early.
@@ -17,12 +17,12 @@ pub enum Leb128Error {
 
 /// Appends a number.
 #[inline]
-pub fn write(to: &mut Vec<u8>, mut number: u64) {
-    while number >= u64::from(MORE) {
-        to.push(number.to_le_bytes()[0] | MORE);
-        number >>= BITS;
+pub fn write(buffer: &mut Vec<u8>, mut number: u64) {
+    while number >= u64::from(CONTINUATION_BIT) {
+        buffer.push(number.to_le_bytes()[0] | CONTINUATION_BIT);
+        number >>= BITS_PER_BYTE;
     }
-    to.push(number.to_le_bytes()[0]);
+    buffer.push(number.to_le_bytes()[0]);
 }
 
 /// Reads a number and advances `bytes` past it.
@@ -33,21 +33,21 @@ pub fn write(to: &mut Vec<u8>, mut number: u64) {
 pub fn read(bytes: &mut &[u8]) -> Result<u64, Leb128Error> {
     // Most numbers have one byte.
     if let Some((byte, rest)) = bytes.split_first()
-        && byte & MORE == 0
+        && byte & CONTINUATION_BIT == 0
     {
         *bytes = rest;
         return Ok(u64::from(*byte));
     }
     let mut number = 0;
-    for shift in (0..u64::BITS).step_by(BITS as usize) {
+    for shift in (0..u64::BITS).step_by(BITS_PER_BYTE as usize) {
         let (byte, rest) = bytes.split_first().ok_or(Leb128Error::Truncated)?;
         *bytes = rest;
-        let bits = u64::from(byte & !MORE);
+        let bits = u64::from(byte & !CONTINUATION_BIT);
         if bits.leading_zeros() < shift {
             break;
         }
         number |= bits << shift;
-        if byte & MORE == 0 {
+        if byte & CONTINUATION_BIT == 0 {
             return Ok(number);
         }
     }
@@ -56,15 +56,15 @@ pub fn read(bytes: &mut &[u8]) -> Result<u64, Leb128Error> {
 
 /// Appends the length of `bytes` and then the bytes.
 #[inline]
-pub fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
-    write(to, bytes.len() as u64);
-    to.extend_from_slice(bytes);
+pub fn write_bytes(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    write(buffer, bytes.len() as u64);
+    buffer.extend_from_slice(bytes);
 }
 
 /// Reads bytes that follow their length, and advances `bytes` past them.
 ///
 /// # Errors
-/// [`Leb128Error`] if `bytes` do not begin with a number, or are shorter than it says.
+/// [`Leb128Error`] if `bytes` do not begin with a number, or are shorter than that number.
 #[inline]
 pub fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Leb128Error> {
     let length = usize::try_from(read(bytes)?).map_err(|_| Leb128Error::TooLarge)?;
@@ -83,17 +83,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_round_trip(number: u64, more in prop::collection::vec(any::<u8>(), 0..4)) {
+        fn numbers_round_trip(number: u64, following in prop::collection::vec(any::<u8>(), 0..4)) {
             let number = number >> (number % 64);
             let mut bytes = Vec::new();
             write(&mut bytes, number);
             for cut in 0..bytes.len() {
                 prop_assert_eq!(read(&mut &bytes[..cut]), Err(Leb128Error::Truncated));
             }
-            bytes.extend_from_slice(&more);
+            bytes.extend_from_slice(&following);
             let mut rest = bytes.as_slice();
             prop_assert_eq!(read(&mut rest), Ok(number));
-            prop_assert_eq!(rest, more.as_slice());
+            prop_assert_eq!(rest, following.as_slice());
         }
     }
 

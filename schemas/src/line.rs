@@ -34,7 +34,7 @@ const US_PER_SECOND: i64 = 1_000_000;
 #[derive(Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-/// Parses the JSON object of a line. `expected` tells what to write if the line is not an object.
+/// Parses the JSON object of a line. `expected` is the advice for a line that is not an object.
 ///
 /// # Errors
 /// The reason, with the name of the field; not clipped.
@@ -54,7 +54,7 @@ pub(crate) fn parse_object<'a, T: Deserialize<'a>>(
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     // A derived decoder also accepts an array of the fields' values; a line must be an object.
     if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(not_an_object(bytes, expected));
+        return Err(describe_non_object(bytes, expected));
     }
     json_error::decode(bytes)
 }
@@ -85,7 +85,7 @@ pub fn trim_line(line: &[u8]) -> &[u8] {
 }
 
 /// Limits the length of a reason, which may quote long input.
-pub(crate) fn clip(mut reason: String) -> String {
+pub(crate) fn clip_reason(mut reason: String) -> String {
     if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
         reason.truncate(end);
         reason.push('…');
@@ -97,11 +97,11 @@ pub(crate) fn clip(mut reason: String) -> String {
 ///
 /// # Errors
 /// The text contains NUL.
-pub(crate) fn check_text(field: &str, text: &str) -> Result<(), String> {
+pub(crate) fn check_no_nul(field: &str, text: &str) -> Result<(), String> {
     match text.find('\0') {
         None => Ok(()),
-        Some(at) => Err(format!(
-            "{field}: contains a NUL character (U+0000) at byte {at}, which not every store can hold"
+        Some(index) => Err(format!(
+            "{field}: contains a NUL character (U+0000) at byte {index}, which not every store can hold"
         )),
     }
 }
@@ -123,46 +123,47 @@ pub(crate) fn check_country(country: &str) -> Result<(), String> {
 /// Parses an RFC 3339 instant to microseconds; finer digits are truncated. The form is checked
 /// first, because the parser of the time library accepts other forms and fewer digits.
 pub(crate) fn parse_instant_us(field: &str, text: &str) -> Result<i64, String> {
-    let bad = |why: &str| {
+    let invalid = |detail: &str| {
         format!(
-            "{field}: {text:?} is not an RFC 3339 instant such as \"2026-11-21T09:30:00Z\"{why}"
+            "{field}: {text:?} is not an RFC 3339 instant such as \"2026-11-21T09:30:00Z\"{detail}"
         )
     };
-    let Some(fraction) = fraction_of_instant(text.as_bytes()) else {
-        return Err(bad(""));
+    let Some(fraction) = find_fraction(text.as_bytes()) else {
+        return Err(invalid(""));
     };
     let parsed = match (
         text.get(..fraction.start + NANO_DIGITS),
         text.get(fraction.end..),
     ) {
-        (Some(kept), Some(offset)) if fraction.len() > NANO_DIGITS => {
-            format!("{kept}{offset}").parse()
+        (Some(truncated), Some(offset)) if fraction.len() > NANO_DIGITS => {
+            format!("{truncated}{offset}").parse()
         }
         _ => text.parse(),
     };
-    let beyond = || format!("{field}: {text:?} is not a time between the years 1678 and 2261");
+    let outside_years =
+        || format!("{field}: {text:?} is not a time between the years 1678 and 2261");
     let instant: Timestamp = parsed.map_err(|_: jiff::Error| {
         // The range of the parser ends within the year 9999.
         match text.get(..19).map(str::parse::<DateTime>) {
-            Some(Ok(at)) if !(1678..2262).contains(&at.year()) => beyond(),
-            _ => bad(impossible_part(text)),
+            Some(Ok(time)) if !(1678..2262).contains(&time.year()) => outside_years(),
+            _ => invalid(describe_impossible_part(text)),
         }
     })?;
     // A leap second ends a UTC day; it counts as the second before.
-    let leap = text.get(17..19) == Some("60");
-    if leap && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
-        return Err(bad(
+    let is_leap_second = text.get(17..19) == Some("60");
+    if is_leap_second && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
+        return Err(invalid(
             ": only the last minute of a UTC day can have a second 60",
         ));
     }
     if !INSTANT_SECONDS.contains(&instant.as_second()) {
-        return Err(beyond());
+        return Err(outside_years());
     }
-    i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
+    i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| invalid(": out of range"))
 }
 
-/// Says which part of an instant of the right form does not exist.
-fn impossible_part(text: &str) -> &'static str {
+/// Describes which part of an instant in RFC 3339 form does not exist.
+fn describe_impossible_part(text: &str) -> &'static str {
     let part = |range: Range<usize>| text.get(range).unwrap_or_default();
     if part(0..10).parse::<Date>().is_err() {
         ": the calendar has no such day"
@@ -181,19 +182,19 @@ pub(crate) fn check_instant_us(field: &str, at_us: i64) -> Result<(), String> {
     if INSTANT_SECONDS.contains(&at_us.div_euclid(US_PER_SECOND)) {
         return Ok(());
     }
-    Err(out_of_range(field, i128::from(at_us)))
+    Err(out_of_range_reason(field, i128::from(at_us)))
 }
 
 /// Returns the reason for an instant that is out of range, in microseconds since the Unix epoch.
 #[must_use]
-pub fn out_of_range(field: &str, at_us: i128) -> String {
+pub fn out_of_range_reason(field: &str, at_us: i128) -> String {
     format!("{field}: {at_us} µs since 1970 is not a time between the years 1678 and 2261")
 }
 
 /// Formats an instant in microseconds since the Unix epoch as RFC 3339. Returns `None` outside the
 /// years 0000 to 9999, which RFC 3339 cannot express.
 #[must_use]
-pub fn format_instant(at_us: i128) -> Option<String> {
+pub fn format_instant_us(at_us: i128) -> Option<String> {
     let day_us = i128::from(DAY_SECONDS * US_PER_SECOND);
     let days = i64::try_from(at_us.div_euclid(day_us)).ok()?;
     let in_day_us = i64::try_from(at_us.rem_euclid(day_us)).ok()?;
@@ -207,13 +208,13 @@ pub fn format_instant(at_us: i128) -> Option<String> {
 /// range to its first or last instant.
 pub(crate) fn parse_instant_us_clamped(field: &str, text: &str) -> Result<i64, String> {
     let exact = parse_instant_us(field, text);
-    if exact.is_ok() || fraction_of_instant(text.as_bytes()).is_none() {
+    if exact.is_ok() || find_fraction(text.as_bytes()).is_none() {
         return exact;
     }
-    let Some(Ok(at)) = text.get(..19).map(str::parse::<DateTime>) else {
+    let Some(Ok(time)) = text.get(..19).map(str::parse::<DateTime>) else {
         return exact;
     };
-    let seconds = match at.year() {
+    let seconds = match time.year() {
         ..1678 => INSTANT_SECONDS.start,
         2262.. => INSTANT_SECONDS.end - 1,
         _ => return exact,
@@ -221,7 +222,7 @@ pub(crate) fn parse_instant_us_clamped(field: &str, text: &str) -> Result<i64, S
     Ok(seconds * US_PER_SECOND)
 }
 
-fn not_an_object(bytes: &[u8], expected: &str) -> String {
+fn describe_non_object(bytes: &[u8], expected: &str) -> String {
     match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
         Ok(_) => format!("not a JSON object: {expected}"),
         Err(error) => json_error::describe(&error),
@@ -230,29 +231,30 @@ fn not_an_object(bytes: &[u8], expected: &str) -> String {
 
 /// Returns the range of the fraction's digits, which may be empty, if the text has the form of an
 /// instant.
-fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
-    let digits = |range: Range<usize>| {
+fn find_fraction(bytes: &[u8]) -> Option<Range<usize>> {
+    let are_digits = |range: Range<usize>| {
         bytes
             .get(range)
             .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
     };
-    let is = |at: usize, any: &[u8]| bytes.get(at).is_some_and(|byte| any.contains(byte));
-    let date_time = digits(0..4)
-        && is(4, b"-")
-        && digits(5..7)
-        && is(7, b"-")
-        && digits(8..10)
-        && is(10, b"Tt ")
-        && digits(11..13)
-        && is(13, b":")
-        && digits(14..16)
-        && is(16, b":")
-        && digits(17..19);
-    if !date_time {
+    let is_one_of =
+        |index: usize, allowed: &[u8]| bytes.get(index).is_some_and(|b| allowed.contains(b));
+    let has_date_and_time = are_digits(0..4)
+        && is_one_of(4, b"-")
+        && are_digits(5..7)
+        && is_one_of(7, b"-")
+        && are_digits(8..10)
+        && is_one_of(10, b"Tt ")
+        && are_digits(11..13)
+        && is_one_of(13, b":")
+        && are_digits(14..16)
+        && is_one_of(16, b":")
+        && are_digits(17..19);
+    if !has_date_and_time {
         return None;
     }
     let mut fraction = 19..19;
-    if is(19, b".") {
+    if is_one_of(19, b".") {
         let rest = bytes.get(20..)?;
         let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if length == 0 {
@@ -261,14 +263,14 @@ fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
         fraction = 20..20 + length;
     }
     let end = fraction.end;
-    let is_complete = if is(end, b"Zz") {
+    let is_complete = if is_one_of(end, b"Zz") {
         bytes.len() == end + 1
     } else {
-        is(end, b"+-")
-            && digits(end + 1..end + 3)
+        is_one_of(end, b"+-")
+            && are_digits(end + 1..end + 3)
             && bytes.get(end + 1..end + 3) < Some(b"24")
-            && is(end + 3, b":")
-            && digits(end + 4..end + 6)
+            && is_one_of(end + 3, b":")
+            && are_digits(end + 4..end + 6)
             && bytes.len() == end + 6
     };
     is_complete.then_some(fraction)

@@ -40,7 +40,7 @@ macro_rules! named {
 
             fn from_str(name: &str) -> Result<Self, $error> {
                 let mut all = Self::ALL.into_iter();
-                all.find(|one| one.name() == name)
+                all.find(|variant| variant.name() == name)
                     .ok_or_else(|| $unknown(name.to_owned()))
             }
         })?

@@ -1,8 +1,8 @@
 //! The assignment of keys to log partitions.
 //!
-//! The rule is Kafka's default partitioner (murmur2 of the key's bytes), so foreign producers use
-//! the same partition for an owner's events. Duplicates of an event are therefore in one partition,
-//! and a read by owner needs one partition state.
+//! The rule is Kafka's default partitioner (murmur2 of the key's bytes), so producers of other
+//! systems use the same partition for an owner's events. Duplicates of an event are therefore in
+//! one partition, and a read by owner needs one partition state.
 
 /// Returns the partition of a key in a topic with `partitions`.
 ///
@@ -63,12 +63,12 @@ mod tests {
 
     #[test]
     fn partitions_are_in_range_and_all_used() {
-        let mut seen = [false; 7];
+        let mut is_used = [false; 7];
         for id in 0..1000_i64 {
             let p = partition_of(id.to_string().as_bytes(), 7);
-            seen[p as usize] = true;
+            is_used[p as usize] = true;
         }
-        assert!(seen.iter().all(|used| *used));
+        assert!(is_used.iter().all(|used| *used));
         assert_eq!(partition_of(b"x", 0), 0);
     }
 }

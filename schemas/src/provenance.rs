@@ -25,11 +25,10 @@ named! {
 impl Origin {
     /// Returns the origin of a value to which batch rows, live deltas, both or neither contributed.
     ///
-    /// Without any contribution, the value rests on the newest run: batch, if there was a run at
-    /// all.
+    /// Without any contribution, the origin is batch if there was a run, else realtime.
     #[must_use]
-    pub const fn from_layers(batch: bool, live: bool, epoch: u64) -> Self {
-        match (batch, live) {
+    pub const fn from_layers(has_batch: bool, has_live: bool, epoch: u64) -> Self {
+        match (has_batch, has_live) {
             (true, true) => Self::Merged,
             (true, false) => Self::Batch,
             (false, true) => Self::Realtime,

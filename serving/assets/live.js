@@ -15,17 +15,17 @@ const showStatus = (text, isOn) => {
 };
 
 // Adds the local time to times that the server rendered.
-const local = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+const localFormat = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
 function enhance(root) {
   for (const time of root.querySelectorAll('time[datetime]')) {
-    const at = new Date(time.dateTime);
-    if (!Number.isNaN(at.valueOf())) time.title = `${local.format(at)} local time`;
+    const date = new Date(time.dateTime);
+    if (!Number.isNaN(date.valueOf())) time.title = `${localFormat.format(date)} local time`;
   }
   for (const button of root.querySelectorAll('[data-copy]')) button.hidden = false;
 }
 // HTML of the live parts as the server sent it, before enhancement, to detect changes.
-const sent = new WeakMap();
-const remember = (root) => { for (const part of root.querySelectorAll('[data-live]')) sent.set(part, part.innerHTML); };
+const sentHtml = new WeakMap();
+const remember = (root) => { for (const part of root.querySelectorAll('[data-live]')) sentHtml.set(part, part.innerHTML); };
 const partIds = (root) => [...root.querySelectorAll('[data-live]')].map((part) => part.id).join();
 remember(document);
 enhance(document);
@@ -43,24 +43,24 @@ async function refresh() {
     if (response.redirected) throw new Error('sign in again');
     // A page whose main part failed still has its other parts and shows the error.
     if (!response.headers.get('content-type')?.startsWith('text/html')) throw new Error(`status ${response.status}`);
-    const now = new DOMParser().parseFromString(await response.text(), 'text/html');
+    const newPage = new DOMParser().parseFromString(await response.text(), 'text/html');
     // If the set of parts changed, replace the whole frame.
     for (const frame of document.querySelectorAll('[data-live-frame]')) {
-      const fresh = now.getElementById(frame.id);
+      const newPart = newPage.getElementById(frame.id);
       // If the server failed, keep the old content and mark it as outdated.
-      if (!fresh || frame.contains(document.activeElement) || (response.status >= 500 && partIds(frame))) continue;
-      if (partIds(frame) === partIds(fresh)) continue;
-      frame.replaceChildren(...[...fresh.childNodes].map((one) => document.importNode(one, true)));
+      if (!newPart || frame.contains(document.activeElement) || (response.status >= 500 && partIds(frame))) continue;
+      if (partIds(frame) === partIds(newPart)) continue;
+      frame.replaceChildren(...[...newPart.childNodes].map((node) => document.importNode(node, true)));
       remember(frame);
       enhance(frame);
     }
     for (const part of document.querySelectorAll('[data-live]')) {
-      const fresh = now.getElementById(part.id);
-      if (!fresh || part.contains(document.activeElement) || sent.get(part) === fresh.innerHTML) continue;
-      sent.set(part, fresh.innerHTML);
-      const open = [...part.querySelectorAll('details')].map((one) => one.open);
-      part.replaceChildren(...fresh.childNodes);
-      part.querySelectorAll('details').forEach((one, at) => { one.open = open[at] ?? one.open; });
+      const newPart = newPage.getElementById(part.id);
+      if (!newPart || part.contains(document.activeElement) || sentHtml.get(part) === newPart.innerHTML) continue;
+      sentHtml.set(part, newPart.innerHTML);
+      const wasOpen = [...part.querySelectorAll('details')].map((details) => details.open);
+      part.replaceChildren(...newPart.childNodes);
+      part.querySelectorAll('details').forEach((details, index) => { details.open = wasOpen[index] ?? details.open; });
       enhance(part);
     }
     // Client errors do not make the page outdated.
@@ -128,37 +128,37 @@ document.addEventListener('click', async (event) => {
   setTimeout(() => { button.textContent = 'Copy'; }, 2000);
 });
 
-const themes = document.querySelector('[data-theme-switch]');
-if (themes) {
-  themes.hidden = false;
+const themeButton = document.querySelector('[data-theme-switch]');
+if (themeButton) {
+  themeButton.hidden = false;
   const themeLabel = () => `Theme: ${root.dataset.theme ?? 'system'}`;
-  themes.textContent = themeLabel();
-  themes.addEventListener('click', () => {
+  themeButton.textContent = themeLabel();
+  themeButton.addEventListener('click', () => {
     const next = { undefined: 'light', light: 'dark', dark: undefined }[root.dataset.theme];
     if (next) { root.dataset.theme = next; localStorage.setItem('theme', next); }
     else { delete root.dataset.theme; localStorage.removeItem('theme'); }
-    themes.textContent = themeLabel();
+    themeButton.textContent = themeLabel();
   });
 }
 
 // Keyboard shortcuts; ? lists them.
 const help = document.getElementById('keys');
-const off = () => localStorage.getItem('keys') === 'off';
-const toggle = document.querySelector('[data-keys-switch]');
-if (toggle) {
-  toggle.checked = !off();
-  toggle.addEventListener('change', () => {
-    if (toggle.checked) localStorage.removeItem('keys'); else localStorage.setItem('keys', 'off');
+const areShortcutsOff = () => localStorage.getItem('keys') === 'off';
+const shortcutSwitch = document.querySelector('[data-keys-switch]');
+if (shortcutSwitch) {
+  shortcutSwitch.checked = !areShortcutsOff();
+  shortcutSwitch.addEventListener('change', () => {
+    if (shortcutSwitch.checked) localStorage.removeItem('keys'); else localStorage.setItem('keys', 'off');
   });
 }
-const shown = document.querySelector('[data-keys-open]');
-if (shown && help) {
-  shown.hidden = false;
-  shown.addEventListener('click', () => help.showModal());
+const helpButton = document.querySelector('[data-keys-open]');
+if (helpButton && help) {
+  helpButton.hidden = false;
+  helpButton.addEventListener('click', () => help.showModal());
 }
 document.addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, select, textarea')) return;
-  if (off()) return;
+  if (areShortcutsOff()) return;
   if (event.key === '?') { help?.showModal(); event.preventDefault(); return; }
   const target = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
   if (!target) return;

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::merge::{LiveDelta, MergedRow};
-use jobs::sketch::{Estimate, cell, cell_column, estimate};
+use jobs::sketch::{Estimate, cell_column, compute_cell, estimate};
 use schemas::key::{KeyError, KeyValue};
-use schemas::time::{Seconds, Span, Width};
+use schemas::time::{BucketSpan, BucketWidth, UnixSeconds};
 
 use crate::explanation::ValueExplanation;
 use crate::layered_count::LayeredCount;
 use crate::plan::ViewScan;
-use crate::question::{Question, Segments};
+use crate::stats_query::{StatsQuery, TimeSegments};
 
 /// Sums by time segment and, if requested, by key.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) enum Aggregation {
     /// One sum per segment.
     Segments(Vec<LayeredCount>),
     /// The sums of the first two segments for each value of a column.
-    Keys(KeyedCounts),
+    Keys(KeyedSums),
     /// One sketch per segment.
     Sketches(Vec<Sketch>),
     /// The rows that make up the sum of the first segment.
@@ -57,14 +57,14 @@ pub(crate) type PeriodPair = [LayeredCount; 2];
 
 /// Sums by the value of a column.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KeyedCounts {
+pub(crate) struct KeyedSums {
     ints: HashMap<i64, PeriodPair>,
     texts: HashMap<String, PeriodPair>,
     null: Option<PeriodPair>,
 }
 
-impl KeyedCounts {
-    fn cell(&mut self, key: RowValue<'_>, segment: usize) -> Option<&mut LayeredCount> {
+impl KeyedSums {
+    fn sum_mut(&mut self, key: RowValue<'_>, segment: usize) -> Option<&mut LayeredCount> {
         let pair = match key {
             RowValue::Null => self.null.get_or_insert_default(),
             RowValue::Int(n) => self.ints.entry(n).or_default(),
@@ -102,23 +102,23 @@ impl KeyedCounts {
 }
 
 impl Aggregation {
-    pub(crate) fn new(question: &Question, segments: usize) -> Self {
-        if question.explains {
+    pub(crate) fn new(query: &StatsQuery, segments: usize) -> Self {
+        if query.explains {
             Self::Rows(Box::default())
-        } else if question.distinct.is_some() {
+        } else if query.distinct.is_some() {
             Self::Sketches(vec![Sketch::default(); segments])
-        } else if question.by.is_some() {
-            Self::Keys(KeyedCounts::default())
+        } else if query.by.is_some() {
+            Self::Keys(KeyedSums::default())
         } else {
             Self::Segments(vec![LayeredCount::default(); segments])
         }
     }
 
     /// Approximate memory, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         match self {
-            Self::Segments(cells) => cells.len() * size_of::<LayeredCount>(),
-            Self::Rows(explained) => explained.bytes(),
+            Self::Segments(sums) => sums.len() * size_of::<LayeredCount>(),
+            Self::Rows(explanation) => explanation.memory_bytes(),
             Self::Keys(keys) => {
                 let texts: usize = keys.texts.keys().map(String::len).sum();
                 let entries = keys.ints.len() + keys.texts.len() + 1;
@@ -131,50 +131,50 @@ impl Aggregation {
         }
     }
 
-    /// Adds the rows of a scan that match the question.
+    /// Adds the rows of a scan that match the query.
     ///
     /// # Errors
     /// [`KeyError`] if a key does not decode.
     pub(crate) fn add(
         &mut self,
         scan: &ViewScan,
-        question: &Question,
-        segments: &Segments,
+        query: &StatsQuery,
+        segments: &TimeSegments,
         values: &[MergedRow<'_>],
         live: &[LiveDelta<'_>],
     ) -> Result<(), KeyError> {
         if values.is_empty() {
             return Ok(());
         }
-        let columns = RowColumns::decode(scan, question, values, &[])?;
+        let columns = RowColumns::decode(scan, query, values, &[])?;
         for (row, value) in values.iter().enumerate() {
             let bucket = columns.bucket(row);
-            if !bucket.is_none_or(|at| is_within(&scan.spans, at)) || !columns.matches(row) {
+            if !bucket.is_none_or(|start| is_within(&scan.spans, start)) || !columns.matches(row) {
                 continue;
             }
             let Some(segment) = segments.index_of(bucket) else {
                 continue;
             };
-            let cell = match self {
-                Self::Segments(cells) => cells.get_mut(segment),
-                Self::Keys(keys) => keys.cell(columns.key(row), segment),
-                Self::Rows(explained) => {
+            let sum = match self {
+                Self::Segments(sums) => sums.get_mut(segment),
+                Self::Keys(keys) => keys.sum_mut(columns.group_value(row), segment),
+                Self::Rows(explanation) => {
                     if segment == 0 {
-                        explained.add(scan, value, live)?;
+                        explanation.add(scan, value, live)?;
                     }
                     continue;
                 }
                 Self::Sketches(sketches) => {
                     if let (Some(sketch), Some(cell)) =
-                        (sketches.get_mut(segment), columns.cell(row))
+                        (sketches.get_mut(segment), columns.sketch_cell(row))
                     {
                         sketch.add(cell, value);
                     }
                     continue;
                 }
             };
-            if let Some(cell) = cell {
-                cell.add(value);
+            if let Some(sum) = sum {
+                sum.add(value);
             }
         }
         Ok(())
@@ -189,66 +189,68 @@ enum RowValue<'a> {
     Text(&'a str),
 }
 
-/// Decoded columns of row keys, as far as a question needs them.
+/// The columns of row keys that a query needs, decoded.
 #[derive(Debug)]
 pub(crate) struct RowColumns<'a> {
     /// By index of the column; `None` if it is not needed.
     columns: Vec<Option<ArrayRef>>,
     has_bucket: bool,
     filters: Vec<(usize, &'a KeyValue)>,
-    by: GroupSource<'a>,
+    grouping: GroupSource<'a>,
     /// Index of the column whose distinct values are counted, and whether it already holds cells.
     distinct: Option<(usize, bool)>,
 }
 
 #[derive(Debug)]
 enum GroupSource<'a> {
-    Nothing,
+    Ungrouped,
     Group(&'a KeyValue),
     Column(usize),
 }
 
 impl<'a> RowColumns<'a> {
-    /// Decodes the columns of the row keys of a scan that the question needs, and those in
+    /// Decodes the columns of the row keys of a scan that the query needs, and those in
     /// `additional`.
     ///
     /// # Errors
     /// [`KeyError`] if a key does not decode.
     pub(crate) fn decode(
         scan: &'a ViewScan,
-        question: &'a Question,
+        query: &'a StatsQuery,
         values: &[MergedRow<'_>],
         additional: &[String],
     ) -> Result<Self, KeyError> {
         let row = &scan.job.row().0;
         let index_of_column = |name: &str| row.iter().position(|column| column.name == name);
-        let filters: Vec<(usize, &KeyValue)> = question
+        let filters: Vec<(usize, &KeyValue)> = query
             .filters
             .iter()
             .filter_map(|(name, value)| Some((index_of_column(name)?, value)))
             .collect();
-        let by = match &question.by {
-            None => GroupSource::Nothing,
+        let grouping = match &query.by {
+            None => GroupSource::Ungrouped,
             Some(name) => {
                 let groups = scan.job.group().0.iter().zip(&scan.group);
                 let mut group_values = groups.filter(|(column, _)| column.name == *name);
                 match group_values.next() {
                     Some((_, value)) => GroupSource::Group(value),
-                    None => index_of_column(name).map_or(GroupSource::Nothing, GroupSource::Column),
+                    None => {
+                        index_of_column(name).map_or(GroupSource::Ungrouped, GroupSource::Column)
+                    }
                 }
             }
         };
-        let distinct = question.distinct.as_deref().and_then(|name| {
-            let cell = index_of_column(&cell_column(name)).map(|at| (at, true));
+        let distinct = query.distinct.as_deref().and_then(|name| {
+            let cell = index_of_column(&cell_column(name)).map(|index| (index, true));
             cell.or_else(|| Some((index_of_column(name)?, false)))
         });
-        let has_bucket = scan.job.bucket() != Width::All;
-        let group_column = match by {
-            GroupSource::Column(at) => Some(at),
-            GroupSource::Nothing | GroupSource::Group(_) => None,
+        let has_bucket = scan.job.bucket() != BucketWidth::All;
+        let group_column = match grouping {
+            GroupSource::Column(index) => Some(index),
+            GroupSource::Ungrouped | GroupSource::Group(_) => None,
         };
-        let distinct_column = distinct.map(|(at, _)| at);
-        let indexes = filters.iter().map(|(at, _)| *at);
+        let distinct_column = distinct.map(|(index, _)| index);
+        let indexes = filters.iter().map(|(index, _)| *index);
         let indexes = indexes.chain(has_bucket.then_some(0)).chain(group_column);
         let additional = additional.iter().filter_map(|name| index_of_column(name));
         let indexes: Vec<usize> = indexes.chain(distinct_column).chain(additional).collect();
@@ -257,47 +259,47 @@ impl<'a> RowColumns<'a> {
             columns: scan.job.row().decode_columns(keys, &indexes)?,
             has_bucket,
             filters,
-            by,
+            grouping,
             distinct,
         })
     }
 
-    fn column(&self, at: usize) -> Option<&ArrayRef> {
-        self.columns.get(at)?.as_ref()
+    fn column(&self, index: usize) -> Option<&ArrayRef> {
+        self.columns.get(index)?.as_ref()
     }
 
     /// The sketch cell of a row's value, if it has one.
-    fn cell(&self, row: usize) -> Option<i64> {
-        let (at, is_cell) = self.distinct?;
-        match self.value_at(at, row)? {
-            RowValue::Int(value) => Some(if is_cell { value } else { cell(value) }),
+    fn sketch_cell(&self, row: usize) -> Option<i64> {
+        let (column, is_cell) = self.distinct?;
+        match self.value_at(column, row)? {
+            RowValue::Int(value) => Some(if is_cell { value } else { compute_cell(value) }),
             RowValue::Null | RowValue::Text(_) => None,
         }
     }
 
     /// The start of a row's bucket, if it has one.
-    pub(crate) fn bucket(&self, row: usize) -> Option<Seconds> {
+    pub(crate) fn bucket(&self, row: usize) -> Option<UnixSeconds> {
         let column = self.column(0).filter(|_| self.has_bucket)?;
-        let millis = column.as_primitive_opt::<TimestampMillisecondType>()?;
-        Some(millis.value(row).div_euclid(1000))
+        let starts_ms = column.as_primitive_opt::<TimestampMillisecondType>()?;
+        Some(starts_ms.value(row).div_euclid(1000))
     }
 
     /// True if a row matches the filters.
     pub(crate) fn matches(&self, row: usize) -> bool {
         self.filters
             .iter()
-            .all(|(column, value)| self.value_is(*column, row, value))
+            .all(|(column, value)| self.has_value(*column, row, value))
     }
 
     /// The value of a row by column name.
     pub(crate) fn value(&self, scan: &ViewScan, name: &str, row: usize) -> Option<KeyValue> {
-        let at = scan
+        let column = scan
             .job
             .row()
             .0
             .iter()
-            .position(|column| column.name == name)?;
-        Some(match self.value_at(at, row)? {
+            .position(|named| named.name == name)?;
+        Some(match self.value_at(column, row)? {
             RowValue::Null => KeyValue::Null,
             RowValue::Int(n) => KeyValue::Int(n),
             RowValue::Text(text) => KeyValue::Text(text.to_owned()),
@@ -310,43 +312,43 @@ impl<'a> RowColumns<'a> {
         if column.is_null(row) {
             return Some(RowValue::Null);
         }
-        let int = ints(column).map(|ints| RowValue::Int(ints.value(row)));
-        int.or_else(|| texts(column).map(|texts| RowValue::Text(texts.value(row))))
+        let int = as_ints(column).map(|ints| RowValue::Int(ints.value(row)));
+        int.or_else(|| as_texts(column).map(|texts| RowValue::Text(texts.value(row))))
     }
 
-    fn value_is(&self, column: usize, row: usize, value: &KeyValue) -> bool {
+    fn has_value(&self, column: usize, row: usize, value: &KeyValue) -> bool {
         match (self.value_at(column, row), value) {
             (Some(RowValue::Null), KeyValue::Null) => true,
-            (Some(RowValue::Int(value_in_row)), KeyValue::Int(n)) => value_in_row == *n,
-            (Some(RowValue::Text(value_in_row)), KeyValue::Text(text)) => value_in_row == text,
+            (Some(RowValue::Int(row_value)), KeyValue::Int(n)) => row_value == *n,
+            (Some(RowValue::Text(row_value)), KeyValue::Text(text)) => row_value == text,
             _ => false,
         }
     }
 
-    fn key(&self, row: usize) -> RowValue<'_> {
-        match &self.by {
+    fn group_value(&self, row: usize) -> RowValue<'_> {
+        match &self.grouping {
             GroupSource::Group(KeyValue::Int(n)) => RowValue::Int(*n),
             GroupSource::Group(KeyValue::Text(text)) => RowValue::Text(text),
-            GroupSource::Nothing | GroupSource::Group(_) => RowValue::Null,
-            GroupSource::Column(at) => self.value_at(*at, row).unwrap_or(RowValue::Null),
+            GroupSource::Ungrouped | GroupSource::Group(_) => RowValue::Null,
+            GroupSource::Column(column) => self.value_at(*column, row).unwrap_or(RowValue::Null),
         }
     }
 }
 
-fn ints(column: &ArrayRef) -> Option<&Int64Array> {
+fn as_ints(column: &ArrayRef) -> Option<&Int64Array> {
     column.as_primitive_opt::<Int64Type>()
 }
 
-fn texts(column: &ArrayRef) -> Option<&StringArray> {
+fn as_texts(column: &ArrayRef) -> Option<&StringArray> {
     column.as_string_opt::<i32>()
 }
 
-fn is_within(spans: &[Span], at: Seconds) -> bool {
-    let started = spans.partition_point(|span| span.from.is_none_or(|from| from <= at));
-    started
+fn is_within(spans: &[BucketSpan], time: UnixSeconds) -> bool {
+    let started_count = spans.partition_point(|span| span.from.is_none_or(|from| from <= time));
+    started_count
         .checked_sub(1)
-        .and_then(|last| spans.get(last))
-        .is_some_and(|span| span.to.is_none_or(|to| at < to))
+        .and_then(|index| spans.get(index))
+        .is_some_and(|span| span.to.is_none_or(|to| time < to))
 }
 
 #[cfg(test)]

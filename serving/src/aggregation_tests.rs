@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use jobs::Catalog;
-use schemas::time::Range;
+use schemas::time::TimeRange;
 
 use super::*;
-use crate::question::{Prefer, Time};
+use crate::stats_query::{Prefer, RequestedTime};
 
 fn scan() -> ViewScan {
     let catalog = Catalog::built_in().unwrap();
@@ -15,8 +15,8 @@ fn scan() -> ViewScan {
         rollup: None,
         job: std::sync::Arc::clone(job),
         group,
-        spans: vec![Span {
-            width: Width::Quarter,
+        spans: vec![BucketSpan {
+            width: BucketWidth::QuarterHour,
             from: Some(0),
             to: Some(9_000),
         }],
@@ -41,9 +41,9 @@ fn key(scan: &ViewScan, bucket: i64, track: i64, referrer: KeyValue, app: KeyVal
     scan.job.row().encode_values(&values).unwrap()
 }
 
-fn question(by: Option<&str>, filters: &[(&str, KeyValue)]) -> (Question, Segments) {
-    let segments = Segments::new(vec![Range::new(0, 900), Range::new(900, 9_000)]);
-    let question = Question {
+fn stats_query(by: Option<&str>, filters: &[(&str, KeyValue)]) -> (StatsQuery, TimeSegments) {
+    let segments = TimeSegments::new(vec![TimeRange::new(0, 900), TimeRange::new(900, 9_000)]);
+    let query = StatsQuery {
         filters: filters
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
@@ -52,12 +52,12 @@ fn question(by: Option<&str>, filters: &[(&str, KeyValue)]) -> (Question, Segmen
         distinct: None,
         explains: false,
         prefer: Prefer::Newest,
-        time: Time::Segments(segments.clone()),
+        time: RequestedTime::Segments(segments.clone()),
     };
-    (question, segments)
+    (query, segments)
 }
 
-fn counted(by: Option<&str>, filters: &[(&str, KeyValue)]) -> Aggregation {
+fn aggregate_rows(by: Option<&str>, filters: &[(&str, KeyValue)]) -> Aggregation {
     let scan = scan();
     let keys = [
         (
@@ -106,37 +106,39 @@ fn counted(by: Option<&str>, filters: &[(&str, KeyValue)]) -> Aggregation {
             base_epoch: 1,
         })
         .collect();
-    let (question, segments) = question(by, filters);
-    let mut aggregation = Aggregation::new(&question, segments.len());
+    let (query, segments) = stats_query(by, filters);
+    let mut aggregation = Aggregation::new(&query, segments.len());
     aggregation
-        .add(&scan, &question, &segments, &values, &[])
+        .add(&scan, &query, &segments, &values, &[])
         .unwrap();
     aggregation
 }
 
-fn by_key(aggregation: Aggregation) -> BTreeMap<KeyValue, [i128; 2]> {
+fn sums_by_key(aggregation: Aggregation) -> BTreeMap<KeyValue, [i128; 2]> {
     let Aggregation::Keys(keys) = aggregation else {
         panic!("not by key")
     };
     keys.into_rows()
-        .map(|(key, pair)| (key, pair.map(|cell| cell.count)))
+        .map(|(key, pair)| (key, pair.map(|sum| sum.count)))
         .collect()
 }
 
 #[test]
 fn segments_have_separate_sums_and_layers() {
-    let Aggregation::Segments(cells) = counted(None, &[]) else {
+    let Aggregation::Segments(sums) = aggregate_rows(None, &[]) else {
         panic!("not by segment")
     };
-    let summaries = cells.iter().map(|cell| (cell.count, cell.batch, cell.live));
+    let summaries = sums
+        .iter()
+        .map(|sum| (sum.count, sum.has_batch, sum.has_live));
     let summaries: Vec<_> = summaries.collect();
     assert_eq!(summaries, [(1, true, false), (1_110, true, true)]);
 }
 
 #[test]
 fn filters_match_equal_values() {
-    let total = |filters: &[(&str, KeyValue)]| match counted(None, filters) {
-        Aggregation::Segments(cells) => cells.iter().map(|cell| cell.count).sum::<i128>(),
+    let total = |filters: &[(&str, KeyValue)]| match aggregate_rows(None, filters) {
+        Aggregation::Segments(sums) => sums.iter().map(|sum| sum.count).sum::<i128>(),
         Aggregation::Keys(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => {
             panic!("not by segment")
         }
@@ -154,7 +156,7 @@ fn filters_match_equal_values() {
 #[test]
 fn missing_values_form_a_separate_key() {
     assert_eq!(
-        by_key(counted(Some("referrer"), &[])),
+        sums_by_key(aggregate_rows(Some("referrer"), &[])),
         BTreeMap::from([
             (KeyValue::Null, [0, 1_000]),
             (text(""), [0, 100]),
@@ -162,7 +164,7 @@ fn missing_values_form_a_separate_key() {
         ])
     );
     assert_eq!(
-        by_key(counted(Some("track_id"), &[])),
+        sums_by_key(aggregate_rows(Some("track_id"), &[])),
         BTreeMap::from([(KeyValue::Int(1), [1, 10]), (KeyValue::Int(2), [0, 1_100])])
     );
 }
@@ -170,7 +172,7 @@ fn missing_values_form_a_separate_key() {
 #[test]
 fn a_group_column_has_a_single_key() {
     assert_eq!(
-        by_key(counted(Some("owner_id"), &[])),
+        sums_by_key(aggregate_rows(Some("owner_id"), &[])),
         BTreeMap::from([(KeyValue::Int(7), [1, 1_110])])
     );
 }
@@ -178,7 +180,7 @@ fn a_group_column_has_a_single_key() {
 #[test]
 fn invalid_key_bytes_are_an_error() {
     let scan = scan();
-    let (question, segments) = question(None, &[]);
+    let (query, segments) = stats_query(None, &[]);
     let damaged = MergedRow {
         key: b"x",
         count: 1,
@@ -190,10 +192,10 @@ fn invalid_key_bytes_are_an_error() {
         row_epoch: Some(1),
         base_epoch: 1,
     };
-    let mut aggregation = Aggregation::new(&question, 2);
+    let mut aggregation = Aggregation::new(&query, 2);
     assert!(
         aggregation
-            .add(&scan, &question, &segments, &[damaged], &[])
+            .add(&scan, &query, &segments, &[damaged], &[])
             .is_err()
     );
 }

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schemas::key::KeyValue;
 use schemas::provenance::{Origin, Provenance};
-use schemas::time::{Range, Seconds};
+use schemas::time::{TimeRange, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::aggregation::{Aggregation, PeriodPair, Sketch};
 use crate::layered_count::LayeredCount;
-use crate::question::{Prefer, Segments};
 use crate::read::{Reading, Watermark};
 use crate::read_position::ReadPosition;
+use crate::stats_query::{Prefer, TimeSegments};
 
 /// A count that does not fit the integers of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,11 +56,11 @@ pub(crate) struct AnswerRange {
 /// Parameters of a request that determine the form of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerSpec {
-    pub(crate) range: Range,
+    pub(crate) range: TimeRange,
     /// True if the range includes the present moment.
-    pub(crate) running: bool,
+    pub(crate) is_running: bool,
     /// True if the previous period was requested.
-    pub(crate) compared: bool,
+    pub(crate) is_compared: bool,
     pub(crate) prefer: Prefer,
 }
 
@@ -69,49 +69,49 @@ impl AnswerSpec {
         AnswerRange {
             from: self.range.from.map(format_seconds),
             to: self.range.to.map(format_seconds),
-            running: self.running,
+            running: self.is_running,
         }
     }
 
     /// Origin of the preferred value.
-    fn origin(&self, cell: &LayeredCount, epoch: u64) -> Origin {
+    fn origin(&self, sum: &LayeredCount, epoch: u64) -> Origin {
         match self.prefer {
             Prefer::Realtime => Origin::Realtime,
-            Prefer::Newest | Prefer::Batch => cell.origin(epoch),
+            Prefer::Newest | Prefer::Batch => sum.origin(epoch),
         }
     }
 
-    /// Provenance of an answer that consists of `cells`.
+    /// Provenance of an answer that consists of `sums`.
     pub(crate) fn provenance<'a>(
         &self,
-        cells: impl IntoIterator<Item = &'a LayeredCount>,
+        sums: impl IntoIterator<Item = &'a LayeredCount>,
         read_position: ReadPosition,
         watermark: &Watermark,
     ) -> Provenance {
-        let mut all = LayeredCount::default();
-        for cell in cells {
-            all.add_layers(&cell.preferred(self.prefer));
+        let mut layers = LayeredCount::default();
+        for sum in sums {
+            layers.add_layers(&sum.preferred(self.prefer));
         }
-        self.merged_provenance(all, read_position, watermark)
+        self.merged_provenance(layers, read_position, watermark)
     }
 
     /// Provenance of an answer from the merged layers of its preferred values.
     fn merged_provenance(
         &self,
-        all: LayeredCount,
+        layers: LayeredCount,
         mut read_position: ReadPosition,
         watermark: &Watermark,
     ) -> Provenance {
-        let origin = self.origin(&all, read_position.epoch);
+        let origin = self.origin(&layers, read_position.epoch);
         if self.prefer != Prefer::Newest {
             // Rows of an incomplete run reflect another position than the other rows.
-            read_position.complete &= !all.is_ahead;
+            read_position.complete &= !layers.is_ahead;
         }
         if self.prefer == Prefer::Batch && origin == Origin::Batch {
             read_position.position.clone_from(&watermark.position);
             read_position.as_of_ms = watermark.as_of_ms;
         }
-        provenance(origin, read_position)
+        build_provenance(origin, read_position)
     }
 }
 
@@ -305,7 +305,7 @@ pub(crate) struct BreakdownPosition {
 
 impl BreakdownPosition {
     /// Largest count first, then by key; among equal counts null is last.
-    pub(crate) fn order(&self, other: &Self) -> Ordering {
+    pub(crate) fn compare(&self, other: &Self) -> Ordering {
         let is_null = |position: &Self| position.key == KeyValue::Null;
         other
             .count
@@ -325,43 +325,45 @@ pub(crate) struct BreakdownPage {
     pub(crate) provenance: Provenance,
 }
 
-/// The total of the last segment; of two segments, the first is the previous period.
-pub(crate) fn total(reading: Reading, spec: &AnswerSpec) -> Result<Total, Overflow> {
-    let cells = match reading.aggregation {
-        Aggregation::Segments(cells) => cells,
+/// Builds the total of the last segment; of two segments, the first is the previous period.
+pub(crate) fn build_total(reading: Reading, spec: &AnswerSpec) -> Result<Total, Overflow> {
+    let sums = match reading.aggregation {
+        Aggregation::Segments(sums) => sums,
         Aggregation::Keys(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let (before, current) = previous_and_current(&cells);
-    let value = |cell: &LayeredCount| to_i64(cell.preferred(spec.prefer).count);
-    let count = current.map_or(Ok(0), value)?;
-    let previous = before.map(value).transpose()?;
+    let (previous_sum, sum) = previous_and_current(&sums);
+    let to_count = |sum: &LayeredCount| to_i64(sum.preferred(spec.prefer).count);
+    let count = sum.map_or(Ok(0), to_count)?;
+    let previous = previous_sum.map(to_count).transpose()?;
     Ok(Total {
         count,
-        previous: spec.compared.then_some(previous),
-        change: spec.compared.then(|| change(count, previous)),
+        previous: spec.is_compared.then_some(previous),
+        change: spec.is_compared.then(|| compute_change(count, previous)),
         range: spec.answer_range(),
-        provenance: spec.provenance(&cells, reading.read_position, &reading.run_watermark),
+        provenance: spec.provenance(&sums, reading.read_position, &reading.run_watermark),
     })
 }
 
-/// The number of distinct values in the last segment; of two segments, the first is the previous
+/// Builds the distinct count of the last segment; of two segments, the first is the previous
 /// period.
-pub(crate) fn uniques(reading: Reading, spec: &AnswerSpec, column: &str) -> Uniques {
+pub(crate) fn build_uniques(reading: Reading, spec: &AnswerSpec, column: &str) -> Uniques {
     let sketches = match reading.aggregation {
         Aggregation::Sketches(sketches) => sketches,
         Aggregation::Keys(_) | Aggregation::Segments(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let (before, current) = previous_and_current(&sketches);
-    let (count, relative_error) = current.map_or((0, 0.0), rounded_estimate);
-    let before = before.map(rounded_estimate);
-    let previous = before.map(|(count, _)| count);
+    let (previous_sketch, sketch) = previous_and_current(&sketches);
+    let (count, relative_error) = sketch.map_or((0, 0.0), round_estimate);
+    let previous_estimate = previous_sketch.map(round_estimate);
+    let previous = previous_estimate.map(|(count, _)| count);
     Uniques {
         of: column.to_owned(),
         count,
         relative_error,
-        previous: spec.compared.then_some(previous),
-        previous_relative_error: spec.compared.then(|| before.map(|(_, error)| error)),
-        change: spec.compared.then(|| change(count, previous)),
+        previous: spec.is_compared.then_some(previous),
+        previous_relative_error: spec
+            .is_compared
+            .then(|| previous_estimate.map(|(_, error)| error)),
+        change: spec.is_compared.then(|| compute_change(count, previous)),
         range: spec.answer_range(),
         provenance: spec.provenance(
             sketches.iter().map(Sketch::layers),
@@ -371,13 +373,13 @@ pub(crate) fn uniques(reading: Reading, spec: &AnswerSpec, column: &str) -> Uniq
     }
 }
 
-/// The number of distinct values of each point; the first `previous` segments are those of the
+/// Builds a series of distinct counts; the first `previous_count` segments are those of the
 /// previous period.
-pub(crate) fn uniques_series(
+pub(crate) fn build_uniques_series(
     reading: Reading,
     spec: &AnswerSpec,
     column: &str,
-    previous: Option<usize>,
+    previous_count: Option<usize>,
 ) -> UniquesSeries {
     let sketches = match reading.aggregation {
         Aggregation::Sketches(sketches) => sketches,
@@ -386,7 +388,7 @@ pub(crate) fn uniques_series(
     let epoch = reading.read_position.epoch;
     let points = reading.segments.ranges().iter().zip(&sketches);
     let points = points.map(|(range, sketch)| {
-        let (count, relative_error) = rounded_estimate(sketch);
+        let (count, relative_error) = round_estimate(sketch);
         UniquesPoint {
             at: format_seconds(range.from.unwrap_or_default()),
             count,
@@ -394,24 +396,24 @@ pub(crate) fn uniques_series(
             source: spec.origin(sketch.layers(), epoch),
         }
     });
-    let cells: Vec<LayeredCount> = sketches.iter().map(|sketch| *sketch.layers()).collect();
-    let kept_range = kept_points(spec.range, &reading.segments, &cells);
-    let (before, points) = split_periods(points.collect(), previous, kept_range);
+    let sums: Vec<LayeredCount> = sketches.iter().map(|sketch| *sketch.layers()).collect();
+    let kept_range = find_kept_points(spec.range, &reading.segments, &sums);
+    let (previous_points, points) = split_periods(points.collect(), previous_count, kept_range);
     UniquesSeries {
         of: column.to_owned(),
         points,
-        previous: before,
+        previous: previous_points,
         range: spec.answer_range(),
-        provenance: spec.provenance(&cells, reading.read_position, &reading.run_watermark),
+        provenance: spec.provenance(&sums, reading.read_position, &reading.run_watermark),
     }
 }
 
-/// Estimate of a sketch as a whole number, and its relative error.
+/// Estimates the distinct values of a sketch as a whole number, and its relative error.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "an estimate is below 2^63: a sketch has fewer cells"
 )]
-fn rounded_estimate(sketch: &Sketch) -> (i64, f64) {
+fn round_estimate(sketch: &Sketch) -> (i64, f64) {
     let estimate = sketch.estimate();
     // The error is not known to more than three decimals.
     let error = (estimate.relative_error * 1_000.0).ceil() / 1_000.0;
@@ -421,7 +423,7 @@ fn rounded_estimate(sketch: &Sketch) -> (i64, f64) {
 /// Splits segments into the previous period, if there is one, and the requested period.
 const fn previous_and_current<T>(segments: &[T]) -> (Option<&T>, Option<&T>) {
     match segments {
-        [before, current] => (Some(before), Some(current)),
+        [previous, current] => (Some(previous), Some(current)),
         [current] => (None, Some(current)),
         _ => (None, None),
     }
@@ -431,59 +433,59 @@ const fn previous_and_current<T>(segments: &[T]) -> (Option<&T>, Option<&T>) {
 /// range.
 fn split_periods<T>(
     mut points: Vec<T>,
-    previous: Option<usize>,
+    previous_count: Option<usize>,
     kept_range: std::ops::Range<usize>,
 ) -> (Option<Vec<T>>, Vec<T>) {
-    match previous {
+    match previous_count {
         Some(count) => {
             let current = points.split_off(count.min(points.len()));
             (Some(points), current)
         }
         None => {
-            let kept_range = points
+            let kept_points = points
                 .into_iter()
                 .skip(kept_range.start)
                 .take(kept_range.len());
-            (None, kept_range.collect())
+            (None, kept_points.collect())
         }
     }
 }
 
-/// Builds a series; the first `previous` segments are those of the previous period.
-pub(crate) fn series(
+/// Builds a series; the first `previous_count` segments are those of the previous period.
+pub(crate) fn build_series(
     reading: Reading,
     spec: &AnswerSpec,
-    previous: Option<usize>,
+    previous_count: Option<usize>,
 ) -> Result<Series, Overflow> {
-    let cells = match &reading.aggregation {
-        Aggregation::Segments(cells) => cells.as_slice(),
+    let sums = match &reading.aggregation {
+        Aggregation::Segments(sums) => sums.as_slice(),
         Aggregation::Keys(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => &[],
     };
     let epoch = reading.read_position.epoch;
-    let points = reading.segments.ranges().iter().zip(cells);
-    let points = points.map(|(range, cell)| {
-        let cell = cell.preferred(spec.prefer);
+    let points = reading.segments.ranges().iter().zip(sums);
+    let points = points.map(|(range, sum)| {
+        let sum = sum.preferred(spec.prefer);
         Ok(Point {
             at: format_seconds(range.from.unwrap_or_default()),
-            count: to_i64(cell.count)?,
-            source: spec.origin(&cell, epoch),
+            count: to_i64(sum.count)?,
+            source: spec.origin(&sum, epoch),
         })
     });
     let points = points.collect::<Result<Vec<_>, _>>()?;
-    let kept_range = kept_points(spec.range, &reading.segments, cells);
-    let (before, points) = split_periods(points, previous, kept_range);
+    let kept_range = find_kept_points(spec.range, &reading.segments, sums);
+    let (previous_points, points) = split_periods(points, previous_count, kept_range);
     Ok(Series {
         points,
-        previous: before,
+        previous: previous_points,
         range: spec.answer_range(),
-        provenance: spec.provenance(cells, reading.read_position, &reading.run_watermark),
+        provenance: spec.provenance(sums, reading.read_position, &reading.run_watermark),
     })
 }
 
 /// Builds a page of the keys of the last segment that follow `after`; of two segments, the first is
 /// the previous period. Keys with count 0 are omitted: those that only the previous period has, and
 /// those whose events were all corrected to zero.
-pub(crate) fn breakdown(
+pub(crate) fn build_breakdown(
     reading: Reading,
     spec: &AnswerSpec,
     after: Option<&BreakdownPosition>,
@@ -492,39 +494,39 @@ pub(crate) fn breakdown(
     let keys = match reading.aggregation {
         Aggregation::Keys(keys) => keys,
         Aggregation::Segments(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => {
-            crate::aggregation::KeyedCounts::default()
+            crate::aggregation::KeyedSums::default()
         }
     };
-    let compared = spec.compared;
+    let is_compared = spec.is_compared;
     let has_previous = reading.segments.len() > 1;
     let current = usize::from(has_previous);
-    let mut sum = 0_i128;
+    let mut total_count = 0_i128;
     let mut layers = LayeredCount::default();
     let mut positioned: Vec<(BreakdownPosition, PeriodPair)> = Vec::new();
     for (key, pair) in keys.into_rows() {
-        let pair = pair.map(|cell| cell.preferred(spec.prefer));
-        for cell in &pair {
-            layers.add_layers(cell);
+        let pair = pair.map(|sum| sum.preferred(spec.prefer));
+        for sum in &pair {
+            layers.add_layers(sum);
         }
-        let Some(cell) = pair.get(current).filter(|cell| cell.count != 0) else {
+        let Some(sum) = pair.get(current).filter(|sum| sum.count != 0) else {
             continue;
         };
-        sum += cell.count;
+        total_count += sum.count;
         let position = BreakdownPosition {
-            count: to_i64(cell.count)?,
+            count: to_i64(sum.count)?,
             key,
         };
-        if after.is_none_or(|after| after.order(&position) == Ordering::Less) {
+        if after.is_none_or(|after| after.compare(&position) == Ordering::Less) {
             positioned.push((position, pair));
         }
     }
     let has_more = positioned.len() > limit;
     if has_more {
-        positioned.select_nth_unstable_by(limit, |one, other| one.0.order(&other.0));
+        positioned.select_nth_unstable_by(limit, |a, b| a.0.compare(&b.0));
         positioned.truncate(limit);
     }
-    positioned.sort_unstable_by(|one, other| one.0.order(&other.0));
-    let total = to_i64(sum)?;
+    positioned.sort_unstable_by(|a, b| a.0.compare(&b.0));
+    let total = to_i64(total_count)?;
     let last = positioned
         .last()
         .filter(|_| has_more)
@@ -534,16 +536,16 @@ pub(crate) fn breakdown(
         .into_iter()
         .map(|(position, pair)| {
             let previous = match pair.first() {
-                Some(cell) if has_previous => Some(to_i64(cell.count)?),
+                Some(sum) if has_previous => Some(to_i64(sum.count)?),
                 _ => None,
             };
             Ok(BreakdownRow {
-                share: ratio(position.count, total),
-                previous: compared.then_some(previous),
-                change: compared.then(|| change(position.count, previous)),
+                share: compute_ratio(position.count, total),
+                previous: is_compared.then_some(previous),
+                change: is_compared.then(|| compute_change(position.count, previous)),
                 source: spec.origin(&pair.get(current).copied().unwrap_or_default(), epoch),
                 count: position.count,
-                key: row_key(position.key),
+                key: to_row_key(position.key),
             })
         })
         .collect::<Result<_, Overflow>>()?;
@@ -556,32 +558,33 @@ pub(crate) fn breakdown(
 }
 
 /// Formats an instant in UTC as RFC 3339.
-pub(crate) fn format_seconds(at: Seconds) -> String {
-    Timestamp::from_second(at).map_or_else(|_| at.to_string(), |at| at.to_string())
+pub(crate) fn format_seconds(time: UnixSeconds) -> String {
+    Timestamp::from_second(time).map_or_else(|_| time.to_string(), |time| time.to_string())
 }
 
 /// Formats an instant in UTC as RFC 3339, with milliseconds if they are not zero.
-pub(crate) fn format_ms(at_ms: i64) -> String {
-    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
+pub(crate) fn format_ms(time_ms: i64) -> String {
+    Timestamp::from_millisecond(time_ms)
+        .map_or_else(|_| time_ms.to_string(), |time| time.to_string())
 }
 
 pub(crate) fn to_i64(count: i128) -> Result<i64, Overflow> {
     i64::try_from(count).map_err(|_| Overflow(count))
 }
 
-fn ratio(count: i64, total: i64) -> Option<f64> {
+fn compute_ratio(count: i64, total: i64) -> Option<f64> {
     (total != 0).then(|| count as f64 / total as f64)
 }
 
-fn change(count: i64, previous: Option<i64>) -> Option<f64> {
+fn compute_change(count: i64, previous: Option<i64>) -> Option<f64> {
     let previous = previous.filter(|previous| *previous != 0)?;
     // 128 bits, since the difference of two counts may not fit 64.
     let difference = i128::from(count) - i128::from(previous);
     Some(difference as f64 / previous as f64)
 }
 
-/// Key of a row as answers show it.
-pub(crate) fn row_key(key: KeyValue) -> Option<RowKey> {
+/// Converts the key of a row to the form in answers.
+pub(crate) fn to_row_key(key: KeyValue) -> Option<RowKey> {
     match key {
         KeyValue::Null => None,
         KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => Some(RowKey::Int(n)),
@@ -589,14 +592,14 @@ pub(crate) fn row_key(key: KeyValue) -> Option<RowKey> {
     }
 }
 
-/// Indexes of the points to keep: on an open side, points without events are cut off.
-fn kept_points(
-    range: Range,
-    segments: &Segments,
-    cells: &[LayeredCount],
+/// Finds the indexes of the points to keep: on an open side, points without events are cut off.
+fn find_kept_points(
+    range: TimeRange,
+    segments: &TimeSegments,
+    sums: &[LayeredCount],
 ) -> std::ops::Range<usize> {
-    let first = cells.iter().position(LayeredCount::has_events);
-    let last = cells.iter().rposition(LayeredCount::has_events);
+    let first = sums.iter().position(LayeredCount::has_events);
+    let last = sums.iter().rposition(LayeredCount::has_events);
     let start = match (range.from, first) {
         (Some(_), _) => 0,
         (None, first) => first.unwrap_or(segments.len()),
@@ -608,8 +611,8 @@ fn kept_points(
     start..end.max(start)
 }
 
-/// Provenance of an answer at a read position.
-pub(crate) fn provenance(source: Origin, read_position: ReadPosition) -> Provenance {
+/// Builds the provenance of an answer at a read position, and counts the answer in the metrics.
+pub(crate) fn build_provenance(source: Origin, read_position: ReadPosition) -> Provenance {
     metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
     Provenance {
         source,
@@ -624,14 +627,14 @@ pub(crate) fn provenance(source: Origin, read_position: ReadPosition) -> Provena
     }
 }
 
-/// Provenance of a count that the entity store computed at `at_ms`. The rows may have changed
-/// since, and the count has no position in a log.
-pub(crate) fn entity_store_provenance(at_ms: i64) -> Provenance {
+/// Provenance of a count that the entity store computed. The rows may have changed since, and the
+/// count has no position in a log.
+pub(crate) fn entity_store_provenance(counted_at_ms: i64) -> Provenance {
     let source = Origin::Canonical;
     metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
     Provenance {
         source,
-        as_of: Some(format_ms(at_ms)),
+        as_of: Some(format_ms(counted_at_ms)),
         epoch: 0,
         complete: false,
         position: BTreeMap::new(),

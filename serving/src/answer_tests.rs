@@ -2,11 +2,11 @@ use schemas::source::Source;
 use serde_json::{json, to_value};
 
 use super::*;
-use crate::aggregation::KeyedCounts;
+use crate::aggregation::KeyedSums;
 
-fn reading(aggregation: Aggregation, ranges: Vec<Range>) -> Reading {
+fn reading(aggregation: Aggregation, ranges: Vec<TimeRange>) -> Reading {
     Reading {
-        segments: Segments::new(ranges),
+        segments: TimeSegments::new(ranges),
         aggregation,
         read_position: ReadPosition {
             source: Source::Plays,
@@ -23,46 +23,46 @@ fn reading(aggregation: Aggregation, ranges: Vec<Range>) -> Reading {
     }
 }
 
-fn cell(count: i128, batch: bool, live: bool) -> LayeredCount {
+fn layered_count(count: i128, has_batch: bool, has_live: bool) -> LayeredCount {
     LayeredCount {
         count,
-        batch_count: if batch { count } else { 0 },
+        batch_count: if has_batch { count } else { 0 },
         drift: 0,
-        batch,
-        live,
+        has_batch,
+        has_live,
         is_ahead: false,
     }
 }
 
-fn spec(range: Range) -> AnswerSpec {
+fn spec(range: TimeRange) -> AnswerSpec {
     AnswerSpec {
         range,
-        running: false,
-        compared: false,
+        is_running: false,
+        is_compared: false,
         prefer: Prefer::Newest,
     }
 }
 
-fn compared(range: Range) -> AnswerSpec {
+fn compared(range: TimeRange) -> AnswerSpec {
     AnswerSpec {
-        compared: true,
+        is_compared: true,
         ..spec(range)
     }
 }
 
-const HOUR: Range = Range {
+const HOUR: TimeRange = TimeRange {
     from: Some(0),
     to: Some(3_600),
 };
-const NEXT: Range = Range {
+const NEXT_HOUR: TimeRange = TimeRange {
     from: Some(3_600),
     to: Some(7_200),
 };
 
 #[test]
 fn a_total_has_a_provenance() {
-    let cells = Aggregation::Segments(vec![cell(5, true, true)]);
-    let total = total(reading(cells, vec![HOUR]), &spec(HOUR)).unwrap();
+    let sums = Aggregation::Segments(vec![layered_count(5, true, true)]);
+    let total = build_total(reading(sums, vec![HOUR]), &spec(HOUR)).unwrap();
     assert_eq!(
         to_value(total).unwrap(),
         json!({
@@ -83,16 +83,24 @@ fn a_total_has_a_provenance() {
 
 #[test]
 fn a_compared_total_has_a_change() {
-    let compared_total = |before: i128, now: i128| {
-        let cells = Aggregation::Segments(vec![cell(before, true, false), cell(now, true, false)]);
-        let total = total(reading(cells, vec![HOUR, NEXT]), &compared(NEXT)).unwrap();
+    let compared_total = |previous: i128, current: i128| {
+        let sums = Aggregation::Segments(vec![
+            layered_count(previous, true, false),
+            layered_count(current, true, false),
+        ]);
+        let total =
+            build_total(reading(sums, vec![HOUR, NEXT_HOUR]), &compared(NEXT_HOUR)).unwrap();
         (total.count, total.previous, total.change)
     };
     assert_eq!(compared_total(4, 5), (5, Some(Some(4)), Some(Some(0.25))));
     assert_eq!(compared_total(0, 5), (5, Some(Some(0)), Some(None)));
     assert_eq!(compared_total(5, 0), (0, Some(Some(5)), Some(Some(-1.0))));
-    let alone = Aggregation::Segments(vec![cell(5, true, false)]);
-    let total = total(reading(alone, vec![Range::ALL]), &compared(Range::ALL)).unwrap();
+    let single = Aggregation::Segments(vec![layered_count(5, true, false)]);
+    let total = build_total(
+        reading(single, vec![TimeRange::ALL]),
+        &compared(TimeRange::ALL),
+    )
+    .unwrap();
     let json = to_value(total).unwrap();
     assert_eq!(
         (&json["previous"], &json["change"]),
@@ -104,37 +112,39 @@ fn a_compared_total_has_a_change() {
 #[test]
 fn a_count_that_does_not_fit_is_an_error() {
     let count = i128::from(i64::MAX) + 1;
-    let cells = || Aggregation::Segments(vec![cell(count, true, false)]);
+    let sums = || Aggregation::Segments(vec![layered_count(count, true, false)]);
     assert_eq!(
-        total(reading(cells(), vec![HOUR]), &spec(HOUR)),
+        build_total(reading(sums(), vec![HOUR]), &spec(HOUR)),
         Err(Overflow(count))
     );
     assert_eq!(
-        series(reading(cells(), vec![HOUR]), &spec(HOUR), None),
+        build_series(reading(sums(), vec![HOUR]), &spec(HOUR), None),
         Err(Overflow(count))
     );
 }
 
 #[test]
 fn a_change_between_extremes_is_finite() {
-    assert_eq!(change(i64::MAX, Some(i64::MIN)), Some(-2.0));
-    assert_eq!(change(1, Some(-2)), Some(-1.5));
+    assert_eq!(compute_change(i64::MAX, Some(i64::MIN)), Some(-2.0));
+    assert_eq!(compute_change(1, Some(-2)), Some(-1.5));
 }
 
 #[test]
 fn points_are_trimmed_on_open_sides_only() {
-    let cells = || {
+    let sums = || {
         Aggregation::Segments(vec![
-            cell(0, false, false),
-            cell(0, false, true),
-            cell(0, false, false),
-            cell(2, true, false),
-            cell(0, false, false),
+            layered_count(0, false, false),
+            layered_count(0, false, true),
+            layered_count(0, false, false),
+            layered_count(2, true, false),
+            layered_count(0, false, false),
         ])
     };
-    let ranges: Vec<Range> = (0..5).map(|n| Range::new(n * 10, n * 10 + 10)).collect();
+    let ranges: Vec<TimeRange> = (0..5)
+        .map(|n| TimeRange::new(n * 10, n * 10 + 10))
+        .collect();
     let starts = |range| {
-        let series = series(reading(cells(), ranges.clone()), &spec(range), None).unwrap();
+        let series = build_series(reading(sums(), ranges.clone()), &spec(range), None).unwrap();
         series
             .points
             .into_iter()
@@ -149,17 +159,17 @@ fn points_are_trimmed_on_open_sides_only() {
         point("30", 2),
         point("40", 0),
     ];
-    assert_eq!(starts(Range::new(0, 50)), all);
-    assert_eq!(starts(Range::ALL), all[1..4]);
+    assert_eq!(starts(TimeRange::new(0, 50)), all);
+    assert_eq!(starts(TimeRange::ALL), all[1..4]);
     assert_eq!(
-        starts(Range {
+        starts(TimeRange {
             from: Some(0),
             to: None
         }),
         all[..4]
     );
     assert_eq!(
-        starts(Range {
+        starts(TimeRange {
             from: None,
             to: Some(50)
         }),
@@ -169,13 +179,22 @@ fn points_are_trimmed_on_open_sides_only() {
 
 #[test]
 fn points_have_their_own_source() {
-    let cells = Aggregation::Segments(vec![
-        cell(1, true, false),
-        cell(1, false, true),
-        cell(0, false, false),
+    let sums = Aggregation::Segments(vec![
+        layered_count(1, true, false),
+        layered_count(1, false, true),
+        layered_count(0, false, false),
     ]);
-    let ranges = vec![Range::new(0, 1), Range::new(1, 2), Range::new(2, 3)];
-    let series = series(reading(cells, ranges), &compared(Range::new(1, 3)), Some(1)).unwrap();
+    let ranges = vec![
+        TimeRange::new(0, 1),
+        TimeRange::new(1, 2),
+        TimeRange::new(2, 3),
+    ];
+    let series = build_series(
+        reading(sums, ranges),
+        &compared(TimeRange::new(1, 3)),
+        Some(1),
+    )
+    .unwrap();
     let sources = |points: &[Point]| points.iter().map(|point| point.source).collect::<Vec<_>>();
     assert_eq!(sources(&series.points), [Origin::Realtime, Origin::Batch]);
     assert_eq!(
@@ -206,9 +225,9 @@ fn rows_are_ordered_by_count_and_key() {
         position(-1, KeyValue::Int(9)),
         position(-1, KeyValue::Int(10)),
     ];
-    for (i, one) in sorted.iter().enumerate() {
+    for (i, position) in sorted.iter().enumerate() {
         for (j, other) in sorted.iter().enumerate() {
-            assert_eq!(one.order(other), i.cmp(&j), "{one:?} {other:?}");
+            assert_eq!(position.compare(other), i.cmp(&j), "{position:?} {other:?}");
         }
     }
 }
@@ -220,10 +239,16 @@ fn pages_form_the_whole_breakdown() {
         .map(|n| (KeyValue::Int(n), [i128::from(n), i128::from(n % 4)]))
         .chain([(KeyValue::Null, [0, 2])])
         .collect();
-    let counted = || Aggregation::Keys(keys_of(&keys));
+    let aggregation = || Aggregation::Keys(build_keys(&keys));
     let page = |after: Option<&BreakdownPosition>, limit| {
-        let ranges = vec![HOUR, NEXT];
-        breakdown(reading(counted(), ranges), &compared(NEXT), after, limit).unwrap()
+        let ranges = vec![HOUR, NEXT_HOUR];
+        build_breakdown(
+            reading(aggregation(), ranges),
+            &compared(NEXT_HOUR),
+            after,
+            limit,
+        )
+        .unwrap()
     };
     let all_rows = page(None, 1_000);
     // Of 24 keys, the six with count 0 are omitted.
@@ -255,8 +280,8 @@ fn pages_form_the_whole_breakdown() {
 
 #[test]
 fn shares_of_zero_are_null() {
-    let keys = keys_of(&[(text("a"), [3, 0]), (text("b"), [-3, 0])]);
-    let page = breakdown(
+    let keys = build_keys(&[(text("a"), [3, 0]), (text("b"), [-3, 0])]);
+    let page = build_breakdown(
         reading(Aggregation::Keys(keys), vec![HOUR]),
         &spec(HOUR),
         None,
@@ -277,14 +302,20 @@ fn shares_of_zero_are_null() {
 fn keys_with_count_zero_are_omitted() {
     let layers = [(true, false), (false, true), (true, true)];
     for (batch, live) in layers {
-        let mut keys = KeyedCounts::default();
-        keys.insert(&text("a"), [cell(0, batch, live), LayeredCount::default()]);
-        keys.insert(&text("b"), [cell(3, batch, live), LayeredCount::default()]);
+        let mut keys = KeyedSums::default();
+        keys.insert(
+            &text("a"),
+            [layered_count(0, batch, live), LayeredCount::default()],
+        );
+        keys.insert(
+            &text("b"),
+            [layered_count(3, batch, live), LayeredCount::default()],
+        );
         keys.insert(
             &KeyValue::Null,
-            [cell(0, batch, live), LayeredCount::default()],
+            [layered_count(0, batch, live), LayeredCount::default()],
         );
-        let page = breakdown(
+        let page = build_breakdown(
             reading(Aggregation::Keys(keys), vec![HOUR]),
             &spec(HOUR),
             None,
@@ -303,18 +334,18 @@ fn keys_with_count_zero_are_omitted() {
 
 #[test]
 fn keys_of_only_the_previous_period_are_omitted() {
-    let mut keys = KeyedCounts::default();
+    let mut keys = KeyedSums::default();
     keys.insert(
         &KeyValue::Int(1),
-        [cell(4, true, false), LayeredCount::default()],
+        [layered_count(4, true, false), LayeredCount::default()],
     );
     keys.insert(
         &KeyValue::Int(2),
-        [cell(4, true, false), cell(5, false, true)],
+        [layered_count(4, true, false), layered_count(5, false, true)],
     );
-    let page = breakdown(
-        reading(Aggregation::Keys(keys), vec![HOUR, NEXT]),
-        &compared(NEXT),
+    let page = build_breakdown(
+        reading(Aggregation::Keys(keys), vec![HOUR, NEXT_HOUR]),
+        &compared(NEXT_HOUR),
         None,
         10,
     )
@@ -324,10 +355,10 @@ fn keys_of_only_the_previous_period_are_omitted() {
     assert_eq!(page.rows[0].source, Origin::Realtime);
 }
 
-fn keys_of(rows: &[(KeyValue, [i128; 2])]) -> KeyedCounts {
-    let mut keys = KeyedCounts::default();
+fn build_keys(rows: &[(KeyValue, [i128; 2])]) -> KeyedSums {
+    let mut keys = KeyedSums::default();
     for (key, counts) in rows {
-        keys.insert(key, counts.map(|count| cell(count, true, false)));
+        keys.insert(key, counts.map(|count| layered_count(count, true, false)));
     }
     keys
 }
@@ -336,36 +367,43 @@ fn keys_of(rows: &[(KeyValue, [i128; 2])]) -> KeyedCounts {
 fn batch_values_are_preferred_where_they_exist() {
     let batch = AnswerSpec {
         prefer: Prefer::Batch,
-        ..compared(NEXT)
+        ..compared(NEXT_HOUR)
     };
     let merged = |count, batch_count| LayeredCount {
         batch_count,
-        ..cell(count, true, true)
+        ..layered_count(count, true, true)
     };
-    let cells = |before, now| Aggregation::Segments(vec![before, now]);
-    let ranges = || vec![HOUR, NEXT];
-    let both = total(reading(cells(merged(7, 4), merged(9, 6)), ranges()), &batch).unwrap();
-    assert_eq!((both.count, both.previous), (6, Some(Some(4))));
-    // The answer reflects exactly the position of the run.
-    assert_eq!(both.provenance.source, Origin::Batch);
-    assert_eq!(both.provenance.position["plays"], [3, 0]);
+    let sums = |previous, current| Aggregation::Segments(vec![previous, current]);
+    let ranges = || vec![HOUR, NEXT_HOUR];
+    let both_merged =
+        build_total(reading(sums(merged(7, 4), merged(9, 6)), ranges()), &batch).unwrap();
     assert_eq!(
-        both.provenance.as_of.as_deref(),
+        (both_merged.count, both_merged.previous),
+        (6, Some(Some(4)))
+    );
+    // The answer reflects exactly the position of the run.
+    assert_eq!(both_merged.provenance.source, Origin::Batch);
+    assert_eq!(both_merged.provenance.position["plays"], [3, 0]);
+    assert_eq!(
+        both_merged.provenance.as_of.as_deref(),
         Some("1970-01-01T00:00:01Z")
     );
-    let new = total(
-        reading(cells(merged(7, 4), cell(9, false, true)), ranges()),
+    let live_only = build_total(
+        reading(sums(merged(7, 4), layered_count(9, false, true)), ranges()),
         &batch,
     )
     .unwrap();
-    assert_eq!((new.count, new.provenance.source), (9, Origin::Merged));
-    assert_eq!(new.provenance.position["plays"], [4, 0]);
-    assert!(new.provenance.complete);
+    assert_eq!(
+        (live_only.count, live_only.provenance.source),
+        (9, Origin::Merged)
+    );
+    assert_eq!(live_only.provenance.position["plays"], [4, 0]);
+    assert!(live_only.provenance.complete);
     let loading = LayeredCount {
         is_ahead: true,
         ..merged(9, 6)
     };
-    let loading = total(reading(cells(merged(7, 4), loading), ranges()), &batch).unwrap();
+    let loading = build_total(reading(sums(merged(7, 4), loading), ranges()), &batch).unwrap();
     assert!(!loading.provenance.complete, "a run is being published");
 }
 
@@ -376,14 +414,14 @@ fn a_breakdown_with_a_live_row_reflects_the_live_position() {
         ..spec(HOUR)
     };
     let breakdown_with = |second: LayeredCount| {
-        let mut keys = KeyedCounts::default();
+        let mut keys = KeyedSums::default();
         let first = LayeredCount {
             batch_count: 4,
-            ..cell(7, true, true)
+            ..layered_count(7, true, true)
         };
         keys.insert(&KeyValue::Int(1), [first, LayeredCount::default()]);
         keys.insert(&KeyValue::Int(2), [second, LayeredCount::default()]);
-        breakdown(
+        build_breakdown(
             reading(Aggregation::Keys(keys), vec![HOUR]),
             &batch,
             None,
@@ -391,7 +429,7 @@ fn a_breakdown_with_a_live_row_reflects_the_live_position() {
         )
         .unwrap()
     };
-    let page = breakdown_with(cell(9, false, true));
+    let page = breakdown_with(layered_count(9, false, true));
     let rows: Vec<_> = page
         .rows
         .iter()
@@ -400,7 +438,7 @@ fn a_breakdown_with_a_live_row_reflects_the_live_position() {
     assert_eq!(rows, [(9, Origin::Realtime), (4, Origin::Batch)]);
     assert_eq!(page.provenance.source, Origin::Merged);
     assert_eq!(page.provenance.position["plays"], [4, 0]);
-    let page = breakdown_with(cell(9, true, false));
+    let page = breakdown_with(layered_count(9, true, false));
     assert_eq!(page.provenance.source, Origin::Batch);
     assert_eq!(page.provenance.position["plays"], [3, 0]);
 }

@@ -16,8 +16,8 @@ const LISTED_ROWS_MAX: usize = 1_000;
 /// The parts of a value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ValueExplanation {
-    /// The whole value.
-    pub(crate) cell: LayeredCount,
+    /// The value.
+    pub(crate) sum: LayeredCount,
     /// Sums of batch rows by the epoch that wrote them.
     pub(crate) batch: BTreeMap<Epoch, PartialSum>,
     /// Sums of live deltas by epoch.
@@ -25,7 +25,7 @@ pub(crate) struct ValueExplanation {
     /// The first rows, in the order of views and keys.
     pub(crate) rows: Vec<ExplainedRow>,
     /// Total number of rows.
-    pub(crate) rows_all: u64,
+    pub(crate) rows_total: u64,
 }
 
 /// Sum of several rows.
@@ -60,15 +60,15 @@ impl ValueExplanation {
         value: &MergedRow<'_>,
         live: &[LiveDelta<'_>],
     ) -> Result<(), KeyError> {
-        self.cell.add(value);
-        self.rows_all += 1;
+        self.sum.add(value);
+        self.rows_total += 1;
         let batch = value.row_epoch.filter(|_| value.has_batch);
         let batch = batch.map(|epoch| (value.batch_count, epoch));
         if let Some((count, epoch)) = batch {
             self.batch.entry(epoch).or_default().add(count);
         }
-        let from = live.partition_point(|delta| delta.key < value.key);
-        let deltas_of_key = live.iter().skip(from);
+        let first = live.partition_point(|delta| delta.key < value.key);
+        let deltas_of_key = live.iter().skip(first);
         let deltas_of_key = deltas_of_key.take_while(|delta| delta.key == value.key);
         let mut epochs: BTreeMap<Epoch, i128> = BTreeMap::new();
         for delta in deltas_of_key.filter(|delta| delta.epoch > value.base_epoch) {
@@ -80,8 +80,8 @@ impl ValueExplanation {
         if self.rows.len() < LISTED_ROWS_MAX {
             let job = &scan.job;
             let group = job.group().0.iter().zip(scan.group.iter().cloned());
-            let row = job.row().decode_values(value.key)?;
-            let columns = group.chain(job.row().0.iter().zip(row));
+            let row_values = job.row().decode_values(value.key)?;
+            let columns = group.chain(job.row().0.iter().zip(row_values));
             self.rows.push(ExplainedRow {
                 job: job.name().to_owned(),
                 key: columns
@@ -96,7 +96,7 @@ impl ValueExplanation {
     }
 
     /// Approximate memory, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let epochs = self.batch.len() + self.live.len();
         let columns: usize = self.rows.iter().map(|row| row.key.len()).sum();
         epochs * size_of::<(Epoch, PartialSum)>()

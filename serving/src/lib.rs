@@ -1,8 +1,9 @@
 //! The serving layer: answers HTTP requests from batch rows and newer live state.
 //!
-//! A request becomes a `question`. The catalog and the question determine a `plan`, a consistent
-//! `read` of the stores executes it, and `answer` gives the counts their requested form. This crate
-//! accesses stores only through ports, and writes only requested changes and to the log.
+//! A request for statistics becomes a `stats_query`. The catalog and the query determine a `plan`.
+//! A consistent `read` of the stores executes it, and `answer` gives the counts their requested
+//! form. This crate accesses stores only through ports. It writes only requested changes, and to
+//! the log.
 
 mod aggregation;
 mod answer;
@@ -10,8 +11,6 @@ mod board;
 mod error;
 mod explanation;
 mod http;
-#[cfg(test)]
-mod laws;
 mod layered_count;
 mod lock;
 mod metric;
@@ -21,7 +20,6 @@ mod options;
 mod pages;
 mod partition_state_cache;
 mod plan;
-mod question;
 mod read;
 mod read_error;
 mod read_position;
@@ -33,10 +31,10 @@ mod scan;
 mod server;
 mod service;
 mod stale_cache;
-#[cfg(test)]
-mod world;
+mod stats_query;
 
 pub use error::{Error, ErrorKind, Result};
+pub use http::Peer;
 pub use monitor::monitor;
 pub use network::Network;
 pub use options::{MetricsText, ServingOptions, ServingPorts};

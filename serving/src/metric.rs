@@ -81,7 +81,7 @@ impl Metric {
     }
 
     /// The column of a name in `by=`: the column name without its suffix `_id`.
-    pub(crate) fn by_column(&self, name: &str) -> Option<&str> {
+    pub(crate) fn grouping_column(&self, name: &str) -> Option<&str> {
         self.columns
             .keys()
             .map(String::as_str)
@@ -122,8 +122,8 @@ pub(crate) const fn log_key(source: Source) -> &'static str {
 
 /// The dimensions of a view, without its bucket.
 pub(crate) fn dimensions(job: &Job) -> &[KeyColumn] {
-    let skip = usize::from(job.bucket() != schemas::time::Width::All);
-    job.row().0.get(skip..).unwrap_or_default()
+    let bucket_columns = usize::from(job.bucket() != schemas::time::BucketWidth::All);
+    job.row().0.get(bucket_columns..).unwrap_or_default()
 }
 
 /// The name of a column in `by=` and `of=`.
@@ -132,11 +132,11 @@ pub(crate) fn parameter_name(column: &str) -> &str {
 }
 
 /// Formats the group columns of views for messages. A request must filter by those of one view.
-pub(crate) fn group_columns<'a>(views: impl Iterator<Item = &'a Arc<Job>>) -> String {
-    let groups: BTreeSet<String> = views
+pub(crate) fn format_group_columns<'a>(views: impl Iterator<Item = &'a Arc<Job>>) -> String {
+    let column_lists: BTreeSet<String> = views
         .map(|job| column_names(&job.group().0).join(" and "))
         .collect();
-    Vec::from_iter(groups).join(" or ")
+    Vec::from_iter(column_lists).join(" or ")
 }
 
 fn column_names(columns: &[KeyColumn]) -> Vec<&str> {
@@ -151,16 +151,16 @@ mod tests {
     fn built_in_views_form_the_metric_plays() {
         let metrics = Metric::from_catalog(&Catalog::built_in().unwrap());
         let plays = &metrics["plays"];
-        let needed = group_columns(plays.views.iter());
-        assert_eq!(needed, "kind or owner_id or track_id");
+        let group_columns = format_group_columns(plays.views.iter());
+        assert_eq!(group_columns, "kind or owner_id or track_id");
         assert_eq!(
             plays.grouping_names(),
             [
                 "app", "country", "kind", "listener", "owner", "referrer", "track"
             ]
         );
-        assert_eq!(plays.by_column("track"), Some("track_id"));
-        assert_eq!(plays.by_column("track_id"), None);
+        assert_eq!(plays.grouping_column("track"), Some("track_id"));
+        assert_eq!(plays.grouping_column("track_id"), None);
         assert_eq!(plays.columns()["referrer"], KeyKind::Text);
         assert_eq!(plays.distinct_names(), ["listener"]);
         assert_eq!(plays.distinct_column(None), Some("listener_id"));

@@ -25,13 +25,13 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let one = text.parse::<IpAddr>().map(IpNet::from).ok();
-        let net = one.or_else(|| text.parse().ok()).ok_or_else(|| {
+        let address = text.parse::<IpAddr>().map(IpNet::from).ok();
+        let net = address.or_else(|| text.parse().ok()).ok_or_else(|| {
             format!(
                 "{text:?} is not an IP address or network; write one such as 10.0.0.7 or 10.0.0.0/8"
             )
         })?;
-        let net = canonical(net);
+        let net = to_canonical(net);
         if net.addr() != net.network() {
             return Err(format!(
                 "{text:?} has host bits after its prefix; write {} for the network, or {} for the address",
@@ -49,13 +49,13 @@ impl FromStr for Network {
 }
 
 /// Converts an IPv4-mapped IPv6 network to IPv4.
-fn canonical(net: IpNet) -> IpNet {
+fn to_canonical(net: IpNet) -> IpNet {
     let IpAddr::V4(address) = net.addr().to_canonical() else {
         return net;
     };
     let bits = net.prefix_len().checked_sub(net.max_prefix_len() - 32);
-    let inner = bits.and_then(|bits| Ipv4Net::new(address, bits).ok());
-    inner.map_or(net, IpNet::V4)
+    let ipv4_net = bits.and_then(|bits| Ipv4Net::new(address, bits).ok());
+    ipv4_net.map_or(net, IpNet::V4)
 }
 
 impl TryFrom<String> for Network {
@@ -100,13 +100,13 @@ mod tests {
             assert!(!network.contains(&outside.parse().unwrap()), "{text}");
             assert_eq!(network.to_string().parse(), Ok(network), "{text}");
         }
-        for (text, shown) in [
+        for (text, formatted) in [
             ("10.0.0.7/32", "10.0.0.7"),
             ("::ffff:10.0.0.7", "10.0.0.7"),
             ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
         ] {
             let network: Network = text.parse().unwrap();
-            assert_eq!(network.to_string(), shown);
+            assert_eq!(network.to_string(), formatted);
         }
         for text in [
             "",

@@ -14,7 +14,7 @@ use stores::keys::Keys;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::records::Records;
-use stores::registry::Schemas;
+use stores::registry::SchemaSource;
 use stores::views::ViewsRead;
 
 use stores::Secret;
@@ -33,7 +33,7 @@ pub struct ServingPorts {
     /// Log for events that are ingested over HTTP, and for notifications.
     pub ingest: Arc<dyn LogWrite>,
     /// Schemas of Avro records, to reprocess dead letters.
-    pub schemas: Arc<dyn Schemas>,
+    pub schemas: Arc<dyn SchemaSource>,
     /// Entity store: clubs, applications, and rows that are ingested over HTTP.
     pub entities: Arc<dyn EntityAdmin>,
     /// Live state.
@@ -196,36 +196,40 @@ impl ServingOptions {
                 advice,
             })
         };
-        let positive = |option, value: u64| match value {
+        let check_positive = |option, value: u64| match value {
             0 => invalid(option, value.to_string(), "set it to 1 or more"),
             _ => Ok(()),
         };
-        positive("partitions", self.partitions.into())?;
-        positive("tally_reads_max", self.tally_reads_max as u64)?;
-        positive("board_reads_max", self.board_reads_max as u64)?;
-        positive("ingests_max", self.ingests_max as u64)?;
-        positive("connections_max", self.connections_max as u64)?;
-        positive("head_timeout_ms", self.head_timeout_ms)?;
-        positive("request_timeout_ms", self.request_timeout_ms)?;
-        positive("body_idle_timeout_ms", self.body_idle_timeout_ms)?;
-        positive("body_bytes_max", self.body_bytes_max)?;
-        positive("requests_max", self.requests_max as u64)?;
+        check_positive("partitions", self.partitions.into())?;
+        check_positive("tally_reads_max", self.tally_reads_max as u64)?;
+        check_positive("board_reads_max", self.board_reads_max as u64)?;
+        check_positive("ingests_max", self.ingests_max as u64)?;
+        check_positive("connections_max", self.connections_max as u64)?;
+        check_positive("head_timeout_ms", self.head_timeout_ms)?;
+        check_positive("request_timeout_ms", self.request_timeout_ms)?;
+        check_positive("body_idle_timeout_ms", self.body_idle_timeout_ms)?;
+        check_positive("body_bytes_max", self.body_bytes_max)?;
+        check_positive("requests_max", self.requests_max as u64)?;
         if !(8_192..=1_048_576).contains(&self.head_bytes_max) {
             let advice = "set it to a number from 8192 to 1048576";
             return invalid("head_bytes_max", self.head_bytes_max.to_string(), advice);
         }
-        let secret = self.session_secret.reveal().chars().count();
-        if (1..SESSION_SECRET_CHARS_MIN).contains(&secret) {
+        let secret_chars = self.session_secret.reveal().chars().count();
+        if (1..SESSION_SECRET_CHARS_MIN).contains(&secret_chars) {
             let advice = "set it to at least 32 random characters";
-            return invalid("session_secret", format!("{secret} characters"), advice);
+            return invalid(
+                "session_secret",
+                format!("{secret_chars} characters"),
+                advice,
+            );
         }
         for origin in &self.cors_origins {
-            let rest = (origin.strip_prefix("https://")).or_else(|| origin.strip_prefix("http://"));
-            let plain = |host: &str| {
+            let host = (origin.strip_prefix("https://")).or_else(|| origin.strip_prefix("http://"));
+            let is_plain = |host: &str| {
                 !host.is_empty()
                     && !host.contains(|char: char| char == '/' || !char.is_ascii_graphic())
             };
-            if !rest.is_some_and(plain) {
+            if !host.is_some_and(is_plain) {
                 let advice = "write each origin as in https://app.example.org, without a path";
                 return invalid("cors_origins", origin.clone(), advice);
             }
@@ -249,7 +253,7 @@ impl ServingOptions {
     pub(crate) fn ingests_per_key(&self) -> usize {
         match self.ingests_per_key_max {
             0 => self.ingests_max.div_ceil(2),
-            share => share.min(self.ingests_max),
+            configured_max => configured_max.min(self.ingests_max),
         }
     }
 }

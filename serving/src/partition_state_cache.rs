@@ -16,17 +16,17 @@ use crate::lock::lock;
 use crate::request_coalescer::RequestCoalescer;
 
 /// How long cached partition states are used.
-const MAX_AGE: Duration = Duration::from_millis(5);
+const AGE_MAX: Duration = Duration::from_millis(5);
 
 type States = Arc<Vec<Option<PartitionState>>>;
-type Read = Result<States, Arc<stores::Error>>;
+type StatesResult = Result<States, Arc<stores::Error>>;
 
 /// Most recently read partition states by source.
 #[derive(Debug)]
 pub(crate) struct PartitionStateCache {
     by_source: Arc<Mutex<HashMap<Source, (Instant, States)>>>,
     /// Reads in progress.
-    reads: RequestCoalescer<Read>,
+    reads: RequestCoalescer<StatesResult>,
 }
 
 impl PartitionStateCache {
@@ -37,36 +37,36 @@ impl PartitionStateCache {
         }
     }
 
-    /// Returns the partition states of a source. Concurrent requests share one read. Returns none
-    /// if the live store has no cached boards.
+    /// Returns the partition states of a source. Concurrent requests share one read. The result is
+    /// empty if the live store has no cached boards.
     pub(crate) async fn get(
         &self,
         live: &Arc<dyn LiveRead>,
         source: Source,
         partitions: u32,
-    ) -> Read {
+    ) -> StatesResult {
         let cached = lock(&self.by_source).get(&source).cloned();
         if let Some((read_at, states)) = cached
-            && read_at.elapsed() < MAX_AGE
+            && read_at.elapsed() < AGE_MAX
             && states.len() == partitions as usize
         {
             return Ok(states);
         }
         let (live, by_source) = (Arc::clone(live), Arc::clone(&self.by_source));
         let read = async move {
-            let before = Instant::now();
+            let read_at = Instant::now();
             if live.cached_boards().is_none() {
                 return Ok(Arc::default());
             }
             let states: States = Arc::new(live.partition_states(source, 0..partitions).await?);
-            lock(&by_source).insert(source, (before, Arc::clone(&states)));
+            lock(&by_source).insert(source, (read_at, Arc::clone(&states)));
             Ok(states)
         };
         let key = (u128::from(partitions) << 64) | source as u128;
         self.reads.read(key, read).await
     }
 
-    /// Records a newer state that was read elsewhere, so that reported positions never go back.
+    /// Records a newer state that another read found, so that reported positions never go back.
     pub(crate) fn record(&self, source: Source, partition: u32, state: Option<&PartitionState>) {
         let Some(state) = state else { return };
         let position = |state: &PartitionState| (state.generation, state.position.next_offset);

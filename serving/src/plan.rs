@@ -1,6 +1,6 @@
-//! Chooses the views that answer a question, and the buckets to read from them.
+//! Chooses the views that answer a query, and the buckets to read from them.
 //!
-//! Pure functions of the views of a metric and the question. A view answers *directly* if the
+//! Pure functions of the views of a metric and the query. A view answers *directly* if the
 //! filters determine all of its group columns and its columns include the other requested ones. If
 //! no direct view is fine enough, a view of another group is *fanned out* over the groups that an
 //! *index* view lists, for example the owners of a track. A plan reads the coarsest buckets that
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use jobs::sketch::cell_column;
 use jobs::{Job, Rollup};
 use schemas::key::{KeyError, KeyValue};
-use schemas::time::{CoverError, Range, Seconds, Span, Width, cover};
+use schemas::time::{BucketSpan, BucketWidth, CoverError, TimeRange, UnixSeconds, cover};
 
-use crate::metric::{Metric, dimensions, group_columns, log_key};
-use crate::question::{Prefer, Question, Segments, Time};
+use crate::metric::{Metric, dimensions, format_group_columns, log_key};
+use crate::stats_query::{Prefer, RequestedTime, StatsQuery, TimeSegments};
 
 /// Maximum table partitions that are read without a calendar.
 const PARTITIONS_WITHOUT_CALENDAR_MAX: i64 = 62;
@@ -27,7 +27,7 @@ pub(crate) const SKETCHES_MAX: usize = 1_000;
 /// Maximum groups of one fan-out.
 pub(crate) const GROUPS_MAX: usize = 10_000;
 
-/// Reason why a question cannot be planned; the client can change the request.
+/// Reason why a query cannot be planned; the client can change the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     #[error("a filter on {0} is required: add it")]
@@ -48,7 +48,7 @@ pub(crate) enum PlanError {
     Key(#[from] KeyError),
 }
 
-/// The views that answer a question.
+/// The views that answer a query.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// One view per width, finest first.
@@ -82,7 +82,7 @@ pub(crate) struct ViewScan {
     /// The encoded group.
     pub(crate) key: Vec<u8>,
     /// Ranges of buckets, ascending and disjoint.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<BucketSpan>,
     /// Index of the helper that lists the table partitions that hold data.
     pub(crate) calendar: Option<usize>,
 }
@@ -101,13 +101,13 @@ pub(crate) struct Layout {
 }
 
 /// Buckets to read, by width.
-type Spans = BTreeMap<Width, Vec<Span>>;
+type Spans = BTreeMap<BucketWidth, Vec<BucketSpan>>;
 
 impl Plan {
-    /// Plans a question without the views `excluded`.
+    /// Plans a query without the views `excluded`.
     pub(crate) fn new(
         metric: &Metric,
-        question: &Question,
+        query: &StatsQuery,
         excluded: &BTreeSet<String>,
     ) -> Result<Self, PlanError> {
         let views: Vec<Arc<Job>> = metric
@@ -116,47 +116,45 @@ impl Plan {
             .filter(|job| !excluded.contains(job.view()))
             .cloned()
             .collect();
-        let is_filtered = |column: &str| question.filters.contains_key(column);
+        let is_filtered = |column: &str| query.filters.contains_key(column);
         // Drift is stored only for views that read events directly.
-        let usable = |job: &Job| question.prefer != Prefer::Realtime || job.over().is_none();
+        let is_usable = |job: &Job| query.prefer != Prefer::Realtime || job.input_job().is_none();
         let has_requested_columns =
-            |job: &Job, question: &Question| usable(job) && has_requested_columns(job, question);
-        let mut direct: BTreeMap<Width, &Arc<Job>> = BTreeMap::new();
+            |job: &Job, query: &StatsQuery| is_usable(job) && has_requested_columns(job, query);
+        let mut direct: BTreeMap<BucketWidth, &Arc<Job>> = BTreeMap::new();
         for job in &views {
-            if !group_names(job).all(is_filtered) || !has_requested_columns(job, question) {
+            if !group_names(job).all(is_filtered) || !has_requested_columns(job, query) {
                 continue;
             }
             let best = direct.entry(job.bucket()).or_insert(job);
-            if size_rank(job, question) < size_rank(best, question) {
+            if size_order(job, query) < size_order(best, query) {
                 *best = job;
             }
         }
         let direct: Vec<Arc<Job>> = direct.into_values().cloned().collect();
         let fan_out = views
             .iter()
-            .filter(|job| {
-                !group_names(job).all(is_filtered) && has_requested_columns(job, question)
-            })
+            .filter(|job| !group_names(job).all(is_filtered) && has_requested_columns(job, query))
             .filter_map(|job| FanOut::for_view(job, &views, is_filtered))
-            .min_by(|one, other| {
+            .min_by(|a, b| {
                 let key = |fan: &FanOut| (fan.job.bucket(), dimensions(&fan.job).len());
-                key(one).cmp(&key(other))
+                key(a).cmp(&key(b))
             });
         if direct.is_empty() && fan_out.is_none() {
-            // Views that would answer the question with a filter on their groups.
-            let others = views.iter().filter(|job| {
-                !group_names(job).all(is_filtered) && self::has_requested_columns(job, question)
+            // Views that would answer the query with a filter on their groups.
+            let unfiltered = views.iter().filter(|job| {
+                !group_names(job).all(is_filtered) && self::has_requested_columns(job, query)
             });
-            let group_columns_text = group_columns(others);
-            if !group_columns_text.is_empty() {
-                return Err(PlanError::NoGroup(group_columns_text));
+            let group_columns = format_group_columns(unfiltered);
+            if !group_columns.is_empty() {
+                return Err(PlanError::NoGroup(group_columns));
             }
-            let distinct = question.distinct.iter().map(String::as_str);
-            let all: Vec<&str> = requested_columns(question)
+            let distinct = query.distinct.iter().map(String::as_str);
+            let columns: Vec<&str> = requested_columns(query)
                 .into_iter()
                 .chain(distinct)
                 .collect();
-            return Err(PlanError::NoView(all.join(", ")));
+            return Err(PlanError::NoView(columns.join(", ")));
         }
         Ok(Self {
             uses_fan_out: direct.is_empty(),
@@ -169,16 +167,16 @@ impl Plan {
 
     /// Buckets that make up the segments: of direct views if they are fine enough, else also of the
     /// fan-out.
-    fn cover_segments(&mut self, segments: &Segments) -> Result<Spans, PlanError> {
-        let direct: Vec<Width> = self.direct.iter().map(|job| job.bucket()).collect();
-        let mut all = direct.clone();
-        all.extend(self.fan_out.as_ref().map(|fan| fan.job.bucket()));
+    fn cover_segments(&mut self, segments: &TimeSegments) -> Result<Spans, PlanError> {
+        let direct_widths: Vec<BucketWidth> = self.direct.iter().map(|job| job.bucket()).collect();
+        let mut widths = direct_widths.clone();
+        widths.extend(self.fan_out.as_ref().map(|fan| fan.job.bucket()));
         let mut spans = Spans::new();
         for range in segments.ranges() {
-            let covered = match cover(*range, &direct) {
-                Err(_) if all.len() > direct.len() => {
+            let covered = match cover(*range, &direct_widths) {
+                Err(_) if widths.len() > direct_widths.len() => {
                     self.uses_fan_out = true;
-                    cover(*range, &all)?
+                    cover(*range, &widths)?
                 }
                 covered => covered?,
             };
@@ -189,26 +187,26 @@ impl Plan {
         Ok(spans)
     }
 
-    /// The scans for a question, with `groups` as the groups of the fan-out.
+    /// The scans for a query, with `groups` as the groups of the fan-out.
     pub(crate) fn build_layout(
         &mut self,
-        question: &Question,
+        query: &StatsQuery,
         groups: &BTreeSet<Vec<KeyValue>>,
     ) -> Result<Layout, PlanError> {
-        let spans = match &question.time {
-            Time::Segments(segments) => Some(self.cover_segments(segments)?),
-            Time::Open(_) => None,
+        let spans = match &query.time {
+            RequestedTime::Segments(segments) => Some(self.cover_segments(segments)?),
+            RequestedTime::Open(_) => None,
         };
         let mut layout = Layout::default();
         if let (true, Some(fan)) = (self.uses_fan_out, &self.fan_out) {
-            let group = group_values(&fan.index, question);
-            layout.index = Some(self.add_helper(&mut layout, &fan.index, group, Range::ALL)?);
+            let group = group_values(&fan.index, query);
+            layout.index = Some(self.add_helper(&mut layout, &fan.index, group, TimeRange::ALL)?);
         }
-        for (job, group) in self.scan_targets(question, groups) {
-            let spans = match (&question.time, &spans) {
+        for (job, group) in self.scan_targets(query, groups) {
+            let spans = match (&query.time, &spans) {
                 // A row of all time belongs to no point.
-                (Time::Open(_), _) if job.bucket() == Width::All => Vec::new(),
-                (Time::Open(open), _) => vec![covering_span(&job, open.range)],
+                (RequestedTime::Open(_), _) if job.bucket() == BucketWidth::All => Vec::new(),
+                (RequestedTime::Open(open), _) => vec![covering_span(&job, open.range)],
                 (_, Some(spans)) => spans.get(&job.bucket()).cloned().unwrap_or_default(),
                 (_, None) => Vec::new(),
             };
@@ -225,8 +223,8 @@ impl Plan {
                 calendar,
             });
         }
-        if let Time::Open(open) = &question.time {
-            self.add_probes(&mut layout, question, open.range)?;
+        if let RequestedTime::Open(open) = &query.time {
+            self.add_probes(&mut layout, query, open.range)?;
         }
         Ok(layout)
     }
@@ -236,14 +234,14 @@ impl Plan {
     pub(crate) fn close_series(
         &mut self,
         layout: &mut Layout,
-        segments: &Segments,
+        segments: &TimeSegments,
     ) -> Result<bool, PlanError> {
-        let before = self.uses_fan_out;
+        let used_fan_out = self.uses_fan_out;
         let spans = self.cover_segments(segments)?;
         for scan in &mut layout.scans {
             scan.spans = spans.get(&scan.job.bucket()).cloned().unwrap_or_default();
         }
-        Ok(before == self.uses_fan_out)
+        Ok(used_fan_out == self.uses_fan_out)
     }
 
     /// Group columns that the index has to provide, for error messages.
@@ -255,16 +253,16 @@ impl Plan {
     /// Builds a group of the fan-out from the filters and the values of an index row.
     pub(crate) fn fan_out_group(
         &self,
-        question: &Question,
-        found: &BTreeMap<&str, KeyValue>,
+        query: &StatsQuery,
+        index_values: &BTreeMap<&str, KeyValue>,
     ) -> Option<Vec<KeyValue>> {
         let fan = self.fan_out.as_ref()?;
         group_names(&fan.job)
             .map(|name| {
-                question
+                query
                     .filters
                     .get(name)
-                    .or_else(|| found.get(name))
+                    .or_else(|| index_values.get(name))
                     .cloned()
             })
             .collect()
@@ -277,20 +275,20 @@ impl Plan {
 
     fn scan_targets(
         &self,
-        question: &Question,
+        query: &StatsQuery,
         groups: &BTreeSet<Vec<KeyValue>>,
     ) -> Vec<(Arc<Job>, Vec<KeyValue>)> {
         let direct = self
             .direct
             .iter()
-            .map(|job| (Arc::clone(job), group_values(job, question)));
+            .map(|job| (Arc::clone(job), group_values(job, query)));
         let fan = self.fan_out.as_ref().filter(|_| self.uses_fan_out);
-        let fanned = fan.into_iter().flat_map(|fan| {
+        let fan_out_targets = fan.into_iter().flat_map(|fan| {
             groups
                 .iter()
                 .map(|group| (Arc::clone(&fan.job), group.clone()))
         });
-        direct.chain(fanned).collect()
+        direct.chain(fan_out_targets).collect()
     }
 
     /// Adds the calendar of a scan if it needs one.
@@ -299,9 +297,9 @@ impl Plan {
         layout: &mut Layout,
         job: &Job,
         group: &[KeyValue],
-        spans: &[Span],
+        spans: &[BucketSpan],
     ) -> Result<Option<usize>, PlanError> {
-        if job.table_partition() == Width::All {
+        if job.table_partition() == BucketWidth::All {
             return Ok(None);
         }
         let partitions = count_partitions(job.table_partition(), spans);
@@ -311,7 +309,9 @@ impl Plan {
         let calendar = self
             .views
             .iter()
-            .filter(|view| view.group() == job.group() && view.table_partition() == Width::All)
+            .filter(|view| {
+                view.group() == job.group() && view.table_partition() == BucketWidth::All
+            })
             .filter(|view| view.bucket() <= job.table_partition())
             .max_by_key(|view| (view.bucket(), std::cmp::Reverse(dimensions(view).len())));
         match (calendar, partitions) {
@@ -331,7 +331,7 @@ impl Plan {
         layout: &mut Layout,
         job: &Arc<Job>,
         group: Vec<KeyValue>,
-        range: Range,
+        range: TimeRange,
     ) -> Result<usize, PlanError> {
         let key = job.group().encode_values(&group)?;
         let span = covering_span(job, range);
@@ -359,15 +359,14 @@ impl Plan {
     fn add_probes(
         &self,
         layout: &mut Layout,
-        question: &Question,
-        range: Range,
+        query: &StatsQuery,
+        range: TimeRange,
     ) -> Result<(), PlanError> {
-        let unpartitioned = self
-            .direct
-            .iter()
-            .find(|job| job.table_partition() == Width::All && job.bucket() != Width::All);
+        let unpartitioned = self.direct.iter().find(|job| {
+            job.table_partition() == BucketWidth::All && job.bucket() != BucketWidth::All
+        });
         if let Some(job) = unpartitioned {
-            let group = group_values(job, question);
+            let group = group_values(job, query);
             layout.probes = vec![self.add_helper(layout, job, group, range)?];
             return Ok(());
         }
@@ -398,11 +397,12 @@ impl FanOut {
         let index = views
             .iter()
             .filter(|view| {
-                view.table_partition() == Width::All && group_names(view).all(&is_filtered)
+                view.table_partition() == BucketWidth::All && group_names(view).all(&is_filtered)
             })
             .filter(|view| {
-                let has = |name: &String| view.dimensions().any(|dimension| dimension == name);
-                missing.iter().all(has)
+                let has_dimension =
+                    |name: &String| view.dimensions().any(|dimension| dimension == name);
+                missing.iter().all(has_dimension)
             })
             .max_by_key(|view| view.bucket())?;
         Some(Self {
@@ -423,8 +423,8 @@ impl ViewScan {
 }
 
 impl Layout {
-    /// All scans, helpers first, in the order of the live queries.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &ViewScan> {
+    /// Iterates over all scans, helpers first, in the order of the live queries.
+    pub(crate) fn all_scans(&self) -> impl Iterator<Item = &ViewScan> {
         self.helpers.iter().chain(&self.scans)
     }
 }
@@ -439,23 +439,23 @@ pub(crate) fn has_column(job: &Job, name: &str) -> bool {
         || job.dimensions().any(|dimension| dimension == name)
 }
 
-/// True if a view has all columns that the question filters and counts by.
-fn has_requested_columns(job: &Job, question: &Question) -> bool {
+/// True if a view has all columns that the query filters and counts by.
+fn has_requested_columns(job: &Job, query: &StatsQuery) -> bool {
     let has = |name: &str| has_column(job, name);
-    let distinct = question.distinct.as_deref();
-    requested_columns(question).into_iter().all(has)
+    let distinct = query.distinct.as_deref();
+    requested_columns(query).into_iter().all(has)
         && distinct.is_none_or(|name| has(name) || has(&cell_column(name)))
 }
 
-fn requested_columns(question: &Question) -> Vec<&str> {
-    let filters = question.filters.keys().map(String::as_str);
-    filters.chain(question.by.as_deref()).collect()
+fn requested_columns(query: &StatsQuery) -> Vec<&str> {
+    let filters = query.filters.keys().map(String::as_str);
+    filters.chain(query.by.as_deref()).collect()
 }
 
 /// Sort key for the estimated number of rows in a group. Fewer dimensions have fewer rows, and
 /// sketch cells have fewer rows than values. A group by the log's key holds the most events.
-fn size_rank<'a>(job: &'a Job, question: &Question) -> (bool, usize, bool, &'a str) {
-    let cells = question.distinct.as_deref().map(cell_column);
+fn size_order<'a>(job: &'a Job, query: &StatsQuery) -> (bool, usize, bool, &'a str) {
+    let cells = query.distinct.as_deref().map(cell_column);
     let has_cells = |cells: String| job.dimensions().any(|dimension| dimension == cells);
     let is_log_key = group_names(job).eq([log_key(job.source())]);
     (
@@ -466,41 +466,41 @@ fn size_rank<'a>(job: &'a Job, question: &Question) -> (bool, usize, bool, &'a s
     )
 }
 
-fn group_values(job: &Job, question: &Question) -> Vec<KeyValue> {
+fn group_values(job: &Job, query: &StatsQuery) -> Vec<KeyValue> {
     group_names(job)
-        .filter_map(|name| question.filters.get(name).cloned())
+        .filter_map(|name| query.filters.get(name).cloned())
         .collect()
 }
 
 /// The buckets of a view that overlap a range.
-fn covering_span(job: &Job, range: Range) -> Span {
+fn covering_span(job: &Job, range: TimeRange) -> BucketSpan {
     let width = job.bucket();
-    if width == Width::All {
-        return Span {
+    if width == BucketWidth::All {
+        return BucketSpan {
             width,
             from: None,
             to: None,
         };
     }
-    Span {
+    BucketSpan {
         width,
         from: range.from.map(|from| width.floor(from)),
         to: range.to.and_then(|to| width.ceil(to)),
     }
 }
 
-fn outer_range(spans: &[Span]) -> Range {
+fn outer_range(spans: &[BucketSpan]) -> TimeRange {
     let from = spans.iter().map(|span| span.from).min().flatten();
-    let open = spans.iter().any(|span| span.to.is_none());
+    let is_open = spans.iter().any(|span| span.to.is_none());
     let to = spans.iter().filter_map(|span| span.to).max();
-    Range {
+    TimeRange {
         from,
-        to: if open { None } else { to },
+        to: if is_open { None } else { to },
     }
 }
 
 /// Appends a span, merged with the last one if they are adjacent.
-fn push_merged(spans: &mut Vec<Span>, span: Span) {
+fn push_merged(spans: &mut Vec<BucketSpan>, span: BucketSpan) {
     match spans.last_mut() {
         Some(last) if last.to.is_some() && last.to == span.from => last.to = span.to,
         _ => spans.push(span),
@@ -508,7 +508,7 @@ fn push_merged(spans: &mut Vec<Span>, span: Span) {
 }
 
 /// Approximate number of partitions that hold the spans; `None` if a span has no end.
-fn count_partitions(partition: Width, spans: &[Span]) -> Option<i64> {
+fn count_partitions(partition: BucketWidth, spans: &[BucketSpan]) -> Option<i64> {
     spans.iter().try_fold(0_i64, |count, span| {
         let (from, to) = (span.from?, span.to?);
         let length = partition.next(from)?.saturating_sub(partition.floor(from));
@@ -518,22 +518,22 @@ fn count_partitions(partition: Width, spans: &[Span]) -> Option<i64> {
 }
 
 /// Starts of the table partitions that hold a span, in ascending order. Either the span is bounded,
-/// or `known` lists all existing starts.
+/// or `known_starts` lists all existing starts.
 pub(crate) fn partition_starts(
-    partition: Width,
-    span: &Span,
-    known: Option<&BTreeSet<Seconds>>,
-) -> Vec<Seconds> {
-    if partition == Width::All {
+    partition: BucketWidth,
+    span: &BucketSpan,
+    known_starts: Option<&BTreeSet<UnixSeconds>>,
+) -> Vec<UnixSeconds> {
+    if partition == BucketWidth::All {
         return vec![0];
     }
     let first = span.from.map(|from| partition.floor(from));
-    if let Some(known) = known {
+    if let Some(known_starts) = known_starts {
         let from = first.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Included);
         let to = span
             .to
             .map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        return known.range((from, to)).copied().collect();
+        return known_starts.range((from, to)).copied().collect();
     }
     let end = span.to.unwrap_or(i64::MIN);
     std::iter::successors(first, |start| partition.next(*start))

@@ -7,7 +7,7 @@ use jobs::Catalog;
 use schemas::time::{Interval, Zone};
 
 use super::*;
-use crate::question::OpenSeries;
+use crate::stats_query::OpenSeries;
 
 fn plays() -> Metric {
     Metric::from_catalog(&Catalog::built_in().unwrap())
@@ -15,20 +15,20 @@ fn plays() -> Metric {
         .unwrap()
 }
 
-fn at(text: &str) -> Seconds {
+fn parse_time(text: &str) -> UnixSeconds {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
-fn range(from: &str, to: &str) -> Range {
-    let edge = |text: &str| (!text.is_empty()).then(|| at(text));
-    Range {
-        from: edge(from),
-        to: edge(to),
+fn parse_range(from: &str, to: &str) -> TimeRange {
+    let bound = |text: &str| (!text.is_empty()).then(|| parse_time(text));
+    TimeRange {
+        from: bound(from),
+        to: bound(to),
     }
 }
 
-fn question(filters: &[(&str, KeyValue)], by: Option<&str>, time: Time) -> Question {
-    Question {
+fn stats_query(filters: &[(&str, KeyValue)], by: Option<&str>, time: RequestedTime) -> StatsQuery {
+    StatsQuery {
         filters: filters
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
@@ -41,13 +41,13 @@ fn question(filters: &[(&str, KeyValue)], by: Option<&str>, time: Time) -> Quest
     }
 }
 
-fn over(range: Range) -> Time {
-    Time::Segments(Segments::new(vec![range]))
+fn over(range: TimeRange) -> RequestedTime {
+    RequestedTime::Segments(TimeSegments::new(vec![range]))
 }
 
-fn edge(at: Option<Seconds>) -> String {
-    at.map_or("..".to_owned(), |at| {
-        Timestamp::from_second(at)
+fn format_bound(time: Option<UnixSeconds>) -> String {
+    time.map_or("..".to_owned(), |time| {
+        Timestamp::from_second(time)
             .unwrap()
             .strftime("%m-%dT%H:%M")
             .to_string()
@@ -60,16 +60,22 @@ fn write_scan(text: &mut String, label: &str, scan: &ViewScan) {
         write!(text, " by helper {calendar}").unwrap();
     }
     for span in &scan.spans {
-        write!(text, " [{} {}]", edge(span.from), edge(span.to)).unwrap();
+        write!(
+            text,
+            " [{} {}]",
+            format_bound(span.from),
+            format_bound(span.to)
+        )
+        .unwrap();
     }
     text.push('\n');
 }
 
-/// The layout of a question as text, for `groups` in the index.
-fn written(question: &Question, groups: &[i64]) -> String {
-    let mut plan = Plan::new(&plays(), question, &BTreeSet::new()).unwrap();
+/// The layout of a query as text, for `groups` in the index.
+fn describe_layout(query: &StatsQuery, groups: &[i64]) -> String {
+    let mut plan = Plan::new(&plays(), query, &BTreeSet::new()).unwrap();
     let groups = groups.iter().map(|n| vec![KeyValue::Int(*n)]).collect();
-    let layout = plan.build_layout(question, &groups).unwrap();
+    let layout = plan.build_layout(query, &groups).unwrap();
     let mut text = String::new();
     for (index, scan) in layout.helpers.iter().enumerate() {
         let label = match (layout.index == Some(index), layout.probes.contains(&index)) {
@@ -86,9 +92,14 @@ fn written(question: &Question, groups: &[i64]) -> String {
 }
 
 #[track_caller]
-fn check(question: &Question, groups: &[i64], expected: &[&str]) {
-    let written = written(question, groups);
-    assert_eq!(written.lines().collect::<Vec<_>>(), expected, "\n{written}");
+fn check(query: &StatsQuery, groups: &[i64], expected: &[&str]) {
+    let description = describe_layout(query, groups);
+    assert_eq!(
+        description.lines().collect::<Vec<_>>(),
+        expected,
+        "
+{description}"
+    );
 }
 
 const OWNER: (&str, KeyValue) = ("owner_id", KeyValue::Int(7));
@@ -101,7 +112,7 @@ fn country() -> (&'static str, KeyValue) {
 #[test]
 fn all_time_of_an_owner_is_one_bucket() {
     check(
-        &question(&[OWNER], None, over(Range::ALL)),
+        &stats_query(&[OWNER], None, over(TimeRange::ALL)),
         &[],
         &["read plays_owner_all [Int(7)] [.. ..]"],
     );
@@ -109,9 +120,9 @@ fn all_time_of_an_owner_is_one_bucket() {
 
 #[test]
 fn a_range_uses_the_coarsest_buckets() {
-    let range = range("2026-01-30T22:45:00Z", "2026-04-02T01:30:00Z");
+    let range = parse_range("2026-01-30T22:45:00Z", "2026-04-02T01:30:00Z");
     check(
-        &question(&[OWNER], Some("kind"), over(range)),
+        &stats_query(&[OWNER], Some("kind"), over(range)),
         &[],
         &[
             "read plays_owner_quarter [Int(7)] [01-30T22:45 01-30T23:00] [04-02T01:00 04-02T01:30]",
@@ -124,25 +135,25 @@ fn a_range_uses_the_coarsest_buckets() {
 
 #[test]
 fn a_filter_selects_the_roll_up_with_its_column() {
-    let two_days = range("2026-01-30T00:00:00Z", "2026-02-01T02:00:00Z");
+    let two_days = parse_range("2026-01-30T00:00:00Z", "2026-02-01T02:00:00Z");
     check(
-        &question(&[OWNER, country()], None, over(two_days)),
+        &stats_query(&[OWNER, country()], None, over(two_days)),
         &[],
         &[
             "read plays_detail [Int(7)] [02-01T00:00 02-01T02:00]",
             "read plays_owner_day_country_app [Int(7)] [01-30T00:00 02-01T00:00]",
         ],
     );
-    let year = range("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z");
+    let year = parse_range("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z");
     check(
-        &question(&[OWNER], Some("track_id"), over(year)),
+        &stats_query(&[OWNER], Some("track_id"), over(year)),
         &[],
         &["read plays_owner_month_track [Int(7)] [01-01T00:00 01-01T00:00]"],
     );
     // No roll-up has both columns.
     let referrer = ("referrer", KeyValue::Text(String::new()));
     check(
-        &question(&[OWNER, country(), referrer], None, over(two_days)),
+        &stats_query(&[OWNER, country(), referrer], None, over(two_days)),
         &[],
         &["read plays_detail [Int(7)] [01-30T00:00 02-01T02:00]"],
     );
@@ -150,10 +161,10 @@ fn a_filter_selects_the_roll_up_with_its_column() {
 
 #[test]
 fn distinct_listeners_are_read_from_cells() {
-    let month = range("2026-01-01T00:00:00Z", "2026-02-01T02:00:00Z");
-    let listeners = |filters: &[(&str, KeyValue)]| Question {
+    let month = parse_range("2026-01-01T00:00:00Z", "2026-02-01T02:00:00Z");
+    let listeners = |filters: &[(&str, KeyValue)]| StatsQuery {
         distinct: Some("listener_id".to_owned()),
-        ..question(filters, None, over(month))
+        ..stats_query(filters, None, over(month))
     };
     check(
         &listeners(&[OWNER]),
@@ -172,8 +183,8 @@ fn distinct_listeners_are_read_from_cells() {
             "read plays_detail [Int(3)] [02-01T00:00 02-01T02:00]",
         ],
     );
-    let days = Question {
-        time: over(range("2026-01-01T00:00:00Z", "2026-01-09T00:00:00Z")),
+    let days = StatsQuery {
+        time: over(parse_range("2026-01-01T00:00:00Z", "2026-01-09T00:00:00Z")),
         ..listeners(&[TRACK])
     };
     check(
@@ -190,10 +201,10 @@ fn distinct_listeners_are_read_from_cells() {
 
 #[test]
 fn live_counts_are_read_from_views_of_events() {
-    let year = range("2026-01-01T00:00:00Z", "2026-03-01T00:00:00Z");
-    let realtime = Question {
+    let year = parse_range("2026-01-01T00:00:00Z", "2026-03-01T00:00:00Z");
+    let realtime = StatsQuery {
         prefer: Prefer::Realtime,
-        ..question(&[OWNER], None, over(year))
+        ..stats_query(&[OWNER], None, over(year))
     };
     let read = "read plays_detail [Int(7)] [01-01T00:00 03-01T00:00]";
     check(&realtime, &[], &[read]);
@@ -201,14 +212,14 @@ fn live_counts_are_read_from_views_of_events() {
 
 #[test]
 fn long_ranges_of_the_detail_view_use_the_calendar() {
-    let both = [
+    let filters = [
         OWNER,
         country(),
         ("referrer", KeyValue::Text(String::new())),
     ];
-    let long = range("2026-01-01T00:15:00Z", "2026-12-31T00:00:00Z");
+    let long = parse_range("2026-01-01T00:15:00Z", "2026-12-31T00:00:00Z");
     check(
-        &question(&both, None, over(long)),
+        &stats_query(&filters, None, over(long)),
         &[],
         &[
             "calendar plays_owner_day [Int(7)] [01-01T00:00 12-31T00:00]",
@@ -216,7 +227,7 @@ fn long_ranges_of_the_detail_view_use_the_calendar() {
         ],
     );
     check(
-        &question(&both, Some("track_id"), over(Range::ALL)),
+        &stats_query(&filters, Some("track_id"), over(TimeRange::ALL)),
         &[],
         &[
             "calendar plays_owner_day [Int(7)] [.. ..]",
@@ -228,10 +239,10 @@ fn long_ranges_of_the_detail_view_use_the_calendar() {
 #[test]
 fn a_track_filter_selects_views_by_track() {
     check(
-        &question(
+        &stats_query(
             &[TRACK],
             Some("owner_id"),
-            over(range("2026-01-31T22:45:00Z", "2026-02-01T01:00:00Z")),
+            over(parse_range("2026-01-31T22:45:00Z", "2026-02-01T01:00:00Z")),
         ),
         &[3],
         &[
@@ -240,7 +251,7 @@ fn a_track_filter_selects_views_by_track() {
         ],
     );
     check(
-        &question(&[TRACK, country()], None, over(Range::ALL)),
+        &stats_query(&[TRACK, country()], None, over(TimeRange::ALL)),
         &[],
         &[
             "calendar plays_track_month [Int(5)] [.. ..]",
@@ -252,10 +263,10 @@ fn a_track_filter_selects_views_by_track() {
 #[test]
 fn a_track_with_detail_filters_is_fanned_out_over_its_owners() {
     let referrer = ("referrer", KeyValue::Text(String::new()));
-    let question = question(&[TRACK, country(), referrer], None, over(Range::ALL));
-    check(&question, &[], &["index plays_track_all [Int(5)] [.. ..]"]);
+    let query = stats_query(&[TRACK, country(), referrer], None, over(TimeRange::ALL));
+    check(&query, &[], &["index plays_track_all [Int(5)] [.. ..]"]);
     check(
-        &question,
+        &query,
         &[3],
         &[
             "index plays_track_all [Int(5)] [.. ..]",
@@ -268,10 +279,10 @@ fn a_track_with_detail_filters_is_fanned_out_over_its_owners() {
 #[test]
 fn owner_and_track_filters_select_views_by_track() {
     check(
-        &question(
+        &stats_query(
             &[OWNER, TRACK],
             None,
-            over(range("2026-01-31T22:45:00Z", "2026-02-02T00:00:00Z")),
+            over(parse_range("2026-01-31T22:45:00Z", "2026-02-02T00:00:00Z")),
         ),
         &[],
         &[
@@ -285,13 +296,16 @@ fn owner_and_track_filters_select_views_by_track() {
 #[test]
 fn adjacent_points_are_read_as_one_span() {
     let zone = Zone::parse("Europe/Berlin").unwrap();
-    let (from, to) = (at("2026-03-27T23:00:00Z"), at("2026-03-30T22:00:00Z"));
-    let points = schemas::time::points(&zone, Interval::Day, from, to).unwrap();
+    let (from, to) = (
+        parse_time("2026-03-27T23:00:00Z"),
+        parse_time("2026-03-30T22:00:00Z"),
+    );
+    let points = schemas::time::compute_points(&zone, Interval::Day, from, to).unwrap();
     check(
-        &question(
+        &stats_query(
             &[OWNER],
             None,
-            Time::Segments(Segments::from_points(&points)),
+            RequestedTime::Segments(TimeSegments::from_points(&points)),
         ),
         &[],
         &["read plays_owner_hour [Int(7)] [03-27T23:00 03-30T22:00]"],
@@ -303,9 +317,9 @@ fn an_open_series_is_probed_and_then_closed() {
     let open = OpenSeries {
         zone: Zone::parse("Asia/Kolkata").unwrap(),
         interval: Interval::Day,
-        range: Range::ALL,
+        range: TimeRange::ALL,
     };
-    let owner = question(&[OWNER], None, Time::Open(open.clone()));
+    let owner = stats_query(&[OWNER], None, RequestedTime::Open(open.clone()));
     check(
         &owner,
         &[],
@@ -320,7 +334,10 @@ fn an_open_series_is_probed_and_then_closed() {
     );
     let mut plan = Plan::new(&plays(), &owner, &BTreeSet::new()).unwrap();
     let mut layout = plan.build_layout(&owner, &BTreeSet::new()).unwrap();
-    let day = (at("2026-07-01T00:00:00Z"), at("2026-07-01T23:59:59Z"));
+    let day = (
+        parse_time("2026-07-01T00:00:00Z"),
+        parse_time("2026-07-01T23:59:59Z"),
+    );
     let segments = open.close(Some(day)).unwrap();
     assert_eq!(plan.close_series(&mut layout, &segments), Ok(true));
     let spans: Vec<usize> = layout.scans.iter().map(|scan| scan.spans.len()).collect();
@@ -329,7 +346,7 @@ fn an_open_series_is_probed_and_then_closed() {
     assert_eq!(spans, [3, 2, 0, 0]);
 
     let referrer = ("referrer", KeyValue::Text(String::new()));
-    let track = question(&[TRACK, referrer], None, Time::Open(open));
+    let track = stats_query(&[TRACK, referrer], None, RequestedTime::Open(open));
     let mut plan = Plan::new(&plays(), &track, &BTreeSet::new()).unwrap();
     let mut layout = plan.build_layout(&track, &BTreeSet::new()).unwrap();
     assert_eq!(layout.index, None);
@@ -344,16 +361,16 @@ fn an_open_series_is_probed_and_then_closed() {
 
 #[test]
 fn excluded_views_are_not_used() {
-    let question = question(&[OWNER], None, over(Range::ALL));
-    let all = plays()
+    let query = stats_query(&[OWNER], None, over(TimeRange::ALL));
+    let all_time_view = plays()
         .views
         .iter()
         .find(|job| job.name() == "plays_owner_all")
         .unwrap()
         .view()
         .to_owned();
-    let mut plan = Plan::new(&plays(), &question, &BTreeSet::from([all])).unwrap();
-    let layout = plan.build_layout(&question, &BTreeSet::new()).unwrap();
+    let mut plan = Plan::new(&plays(), &query, &BTreeSet::from([all_time_view])).unwrap();
+    let layout = plan.build_layout(&query, &BTreeSet::new()).unwrap();
     assert_eq!(layout.scans.len(), 1);
     assert_eq!(layout.scans[0].job.name(), "plays_owner_month");
 }
@@ -361,30 +378,41 @@ fn excluded_views_are_not_used() {
 #[test]
 fn a_question_without_group_columns_is_rejected() {
     let kind = || ("kind", KeyValue::Text("play".to_owned()));
-    let error = |question: &Question| {
-        let plan = Plan::new(&plays(), question, &BTreeSet::new());
+    let error = |query: &StatsQuery| {
+        let plan = Plan::new(&plays(), query, &BTreeSet::new());
         plan.unwrap_err().to_string()
     };
-    let all = |filters: &[_], by| question(filters, by, over(Range::ALL));
-    let any = "a filter on kind or owner_id or track_id is required: add it";
-    let one = "a filter on owner_id or track_id is required: add it";
-    assert_eq!(error(&all(&[], None)), any);
-    assert_eq!(error(&all(&[country()], None)), one);
-    assert_eq!(error(&all(&[kind(), country()], None)), one);
-    assert_eq!(error(&all(&[kind()], Some("country"))), one);
-    let mut live = all(&[kind()], None);
+    let query_all_time = |filters: &[_], by| stats_query(filters, by, over(TimeRange::ALL));
+    let any_group = "a filter on kind or owner_id or track_id is required: add it";
+    let owner_or_track = "a filter on owner_id or track_id is required: add it";
+    assert_eq!(error(&query_all_time(&[], None)), any_group);
+    assert_eq!(error(&query_all_time(&[country()], None)), owner_or_track);
+    assert_eq!(
+        error(&query_all_time(&[kind(), country()], None)),
+        owner_or_track
+    );
+    assert_eq!(
+        error(&query_all_time(&[kind()], Some("country"))),
+        owner_or_track
+    );
+    let mut live = query_all_time(&[kind()], None);
     live.prefer = Prefer::Realtime;
-    assert_eq!(error(&live), one);
-    let mut different = all(&[kind()], None);
-    different.distinct = Some("listener_id".to_owned());
-    assert_eq!(error(&different), one);
+    assert_eq!(error(&live), owner_or_track);
+    let mut distinct = query_all_time(&[kind()], None);
+    distinct.distinct = Some("listener_id".to_owned());
+    assert_eq!(error(&distinct), owner_or_track);
 }
 
 #[test]
 fn plays_of_all_owners_are_read_by_day_and_by_quarter() {
     let kind = ("kind", KeyValue::Text("play".to_owned()));
-    let plays_between =
-        |from, to| question(std::slice::from_ref(&kind), None, over(range(from, to)));
+    let plays_between = |from, to| {
+        stats_query(
+            std::slice::from_ref(&kind),
+            None,
+            over(parse_range(from, to)),
+        )
+    };
     check(
         &plays_between("2026-03-01T22:15:00Z", "2026-03-04T00:00:00Z"),
         &[],

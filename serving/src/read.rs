@@ -10,12 +10,12 @@ use std::sync::Arc;
 use jobs::merge::{
     LiveDelta, MergedRow, SeamGap, SeamMismatch, SeamSnapshot, merge, merge_with_drift,
 };
-use jobs::tables::{TableGeneration, drift_table_name, table_to_read};
+use jobs::tables::{TableGeneration, drift_table_name, find_table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, PartitionState, Runs};
 use schemas::source::Source;
-use schemas::time::{Range, Seconds};
+use schemas::time::{TimeRange, UnixSeconds};
 use stores::live::{DeltaQuery, LiveDeltas};
 use stores::views::{AggregateShape, PartitionQuery, RunRecords, ViewRows};
 use tokio::time::Duration;
@@ -26,16 +26,17 @@ use crate::metric::{Metric, log_key};
 use crate::options::{ServingOptions, ServingPorts};
 use crate::partition_state_cache::PartitionStateCache;
 use crate::plan::{GROUPS_MAX, Layout, Plan, PlanError, SKETCHES_MAX, ViewScan, has_column};
-use crate::question::{Prefer, Question, Segments, Time};
 use crate::read_error::ReadError;
 use crate::read_position::ReadPosition;
 use crate::retry_budget::RetryBudget;
 use crate::row_cache::{RowCache, RowRequest};
 use crate::run_record_cache::RunRecordCache;
 use crate::scan::{
-    PreparedScan, batch_rows, drift_rows, key_range, partition_queries, sorted_deltas,
+    PreparedScan, build_partition_queries, decode_drift_rows, encode_key_range, iter_batch_rows,
+    sort_deltas,
 };
 use crate::stale_cache::Cacheable;
+use crate::stats_query::{Prefer, RequestedTime, StatsQuery, TimeSegments};
 
 /// Maximum table partitions per call, which bounds memory. Small in tests, so that a test covers
 /// reads of several calls.
@@ -44,7 +45,7 @@ const PARTITIONS_PER_CALL_MAX: usize = if cfg!(test) { 2 } else { 128 };
 /// Result of a read.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
-    pub(crate) segments: Segments,
+    pub(crate) segments: TimeSegments,
     pub(crate) aggregation: Aggregation,
     pub(crate) read_position: ReadPosition,
     /// Watermark of the newest run, which wrote the batch rows.
@@ -65,10 +66,10 @@ impl Watermark {
     pub(crate) fn from_run(runs: &Runs, epoch: Epoch) -> Self {
         let cuts = runs.get(epoch).map(|run| run.cuts.as_slice());
         let cuts = cuts.unwrap_or_default();
-        let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
+        let logged_ms = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
         Self {
             position: cuts.iter().map(|cut| cut.next_offset).collect(),
-            as_of_ms: logged.max(),
+            as_of_ms: logged_ms.max(),
         }
     }
 }
@@ -78,8 +79,8 @@ impl Cacheable for Reading {
         &mut self.read_position
     }
 
-    fn bytes(&self) -> usize {
-        self.aggregation.bytes() + self.segments.len() * size_of::<Range>()
+    fn memory_bytes(&self) -> usize {
+        self.aggregation.memory_bytes() + self.segments.len() * size_of::<TimeRange>()
     }
 }
 
@@ -92,7 +93,7 @@ enum Attempt {
     SeamMismatch(SeamMismatch, BTreeSet<String>),
 }
 
-/// Reads the answer to a question. While live state does not join the batch rows, it retries for up
+/// Reads the answer to a query. While live state does not join the batch rows, it retries for up
 /// to `retry_for` after the first failure.
 ///
 /// # Errors
@@ -101,22 +102,22 @@ pub(crate) async fn read(
     ports: &ServingPorts,
     caches: &ReadCaches,
     metric: &Metric,
-    question: &Question,
+    query: &StatsQuery,
     retry_for: Duration,
 ) -> Result<Reading, ReadError> {
     let mut excluded = BTreeSet::new();
-    let mut plan = Plan::new(metric, question, &excluded)?;
+    let mut plan = Plan::new(metric, query, &excluded)?;
     // The plan with all views, and the reason why a view had to be excluded.
     let mut full_plan: Option<(Plan, SeamMismatch)> = None;
     let mut groups = BTreeSet::new();
     let mut budget = RetryBudget::new(retry_for);
-    let mut refresh = false;
+    let mut ignores_cache = false;
     loop {
         let reader = AggregateReader {
             ports,
             caches,
-            refresh,
-            question,
+            ignores_cache,
+            query,
             metric,
         };
         let mismatch = match (
@@ -132,16 +133,16 @@ pub(crate) async fn read(
             // finer view may hold the same counts. Outdated run records are no reason to exclude
             // it.
             (Ok(Attempt::SeamMismatch(mismatch, uncounted)), previous)
-                if refresh && mismatch.gap == SeamGap::Uncounted =>
+                if ignores_cache && mismatch.gap == SeamGap::Uncounted =>
             {
-                let before = excluded.len();
+                let excluded_count = excluded.len();
                 excluded.extend(uncounted);
-                let is_new = excluded.len() > before;
-                match Plan::new(metric, question, &excluded) {
+                let is_new = excluded.len() > excluded_count;
+                match Plan::new(metric, query, &excluded) {
                     Ok(reduced) if is_new => {
                         groups.clear();
-                        let before = std::mem::replace(&mut plan, reduced);
-                        full_plan = previous.or(Some((before, mismatch)));
+                        let full = std::mem::replace(&mut plan, reduced);
+                        full_plan = previous.or(Some((full, mismatch)));
                         continue;
                     }
                     _ => {
@@ -155,16 +156,16 @@ pub(crate) async fn read(
                 mismatch
             }
             // No other view can replace the excluded one.
-            (Err(ReadError::Plan(_)), Some((before, mismatch))) => {
+            (Err(ReadError::Plan(_)), Some((full, mismatch))) => {
                 groups.clear();
-                plan = before;
+                plan = full;
                 mismatch
             }
             (Err(error), _) => return Err(error),
         };
         // If cached data does not join live state, read it again at once.
-        let was_refreshed = std::mem::replace(&mut refresh, true);
-        if was_refreshed && !budget.wait_before_retry(&mismatch).await {
+        let ignored_cache = std::mem::replace(&mut ignores_cache, true);
+        if ignored_cache && !budget.wait_before_retry(&mismatch).await {
             return Err(mismatch.into());
         }
     }
@@ -198,12 +199,12 @@ pub(crate) struct RunsAndStates {
 
 impl RunsAndStates {
     /// Seam between the batch rows of `view` and the live deltas of `live_view`.
-    pub(crate) fn seam<'a>(
+    pub(crate) fn build_seam<'a>(
         &'a self,
         view: &'a str,
         live_view: &'a str,
         newest: Epoch,
-        only: Option<usize>,
+        only_partition: Option<usize>,
     ) -> SeamSnapshot<'a> {
         SeamSnapshot {
             view,
@@ -211,7 +212,7 @@ impl RunsAndStates {
             newest_epoch: newest,
             runs: &self.runs.runs,
             partition_states: &self.states,
-            only_partition: only,
+            only_partition,
         }
     }
 
@@ -219,7 +220,8 @@ impl RunsAndStates {
     pub(crate) fn read_position(&self, source: Source, epoch: Epoch) -> ReadPosition {
         let states = &self.states;
         let cut = |partition| self.runs.runs.cut(epoch, partition);
-        let last = |state: &PartitionState| state.position.last.map(|last| last.logged_at_ms);
+        let last_logged_ms =
+            |state: &PartitionState| state.position.last.map(|last| last.logged_at_ms);
         ReadPosition {
             source,
             epoch,
@@ -228,7 +230,7 @@ impl RunsAndStates {
                 let state = state.as_ref();
                 state.is_some_and(|state| !state.is_replaying())
             }),
-            as_of_ms: states.iter().flatten().filter_map(last).max(),
+            as_of_ms: states.iter().flatten().filter_map(last_logged_ms).max(),
             position: states
                 .iter()
                 .enumerate()
@@ -246,26 +248,27 @@ struct LiveSnapshot {
     base: RunsAndStates,
     deltas: Vec<LiveDeltas>,
     /// The only partition that can hold matching events, if that is certain.
-    only: Option<usize>,
+    only_partition: Option<usize>,
 }
 
 impl LiveSnapshot {
-    fn seam<'a>(&'a self, view: &'a str, live_view: &'a str) -> SeamSnapshot<'a> {
+    fn build_seam<'a>(&'a self, view: &'a str, live_view: &'a str) -> SeamSnapshot<'a> {
         let newest = newest_epoch(&self.base.runs, view);
-        self.base.seam(view, live_view, newest, self.only)
+        self.base
+            .build_seam(view, live_view, newest, self.only_partition)
     }
 }
 
 /// Newest complete epoch of a view.
 pub(crate) fn newest_epoch(runs: &RunRecords, view: &str) -> Epoch {
-    table_to_read(&runs.complete_epochs, view).newest
+    find_table_to_read(&runs.complete_epochs, view).newest
 }
 
 struct AggregateReader<'a> {
     ports: &'a ServingPorts,
     caches: &'a ReadCaches,
-    refresh: bool,
-    question: &'a Question,
+    ignores_cache: bool,
+    query: &'a StatsQuery,
     metric: &'a Metric,
 }
 
@@ -275,31 +278,33 @@ impl AggregateReader<'_> {
         plan: &mut Plan,
         groups: &mut BTreeSet<Vec<KeyValue>>,
     ) -> Result<Attempt, ReadError> {
-        let mut layout = plan.build_layout(self.question, groups)?;
+        let mut layout = plan.build_layout(self.query, groups)?;
         let (partitions, runs) = tokio::try_join!(
-            self.ports.log.partitions(self.metric.source.topic()),
+            self.ports.log.partition_count(self.metric.source.topic()),
             self.caches
                 .runs
-                .get(&*self.ports.views, self.metric.source, self.refresh)
+                .get(&*self.ports.views, self.metric.source, self.ignores_cache)
         )?;
         let tables = layout
-            .all()
-            .map(|scan| table_to_read(&runs.complete_epochs, scan.job.view()));
+            .all_scans()
+            .map(|scan| find_table_to_read(&runs.complete_epochs, scan.job.view()));
         let oldest = tables.map(|table| (table.newest, table.generation.backfills));
-        let (epoch, backfills) = oldest.min().unwrap_or_else(|| (runs.runs.newest(), 0));
+        let (epoch, backfills) = oldest
+            .min()
+            .unwrap_or_else(|| (runs.runs.newest_complete(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // After a loss of the log its partition states still exist: they show the missing data.
-        let mut partitions = (partitions as usize).max(runs.runs.partitions());
+        let mut partitions = (partitions as usize).max(runs.runs.partition_count());
         let mut has_misrouted = false;
-        let (live, only) = loop {
+        let (live, only_partition) = loop {
             // If partitions were added since the run, the events of one key may be in two
             // partitions. With a producer that partitions differently, they may be in any
             // partition.
             let known_partitions = (cuts == partitions && !has_misrouted).then_some(partitions);
-            let only = known_partitions.and_then(|partitions| self.only_partition(partitions));
+            let only_partition = known_partitions.and_then(|count| self.filtered_partition(count));
             let queries: Vec<DeltaQuery> = layout
-                .all()
-                .map(|scan| self.delta_query(scan, only, known_partitions))
+                .all_scans()
+                .map(|scan| self.build_delta_query(scan, only_partition, known_partitions))
                 .collect::<Result<_, _>>()?;
             let count = u32::try_from(partitions + 1).unwrap_or(u32::MAX);
             let mut live = self
@@ -314,13 +319,13 @@ impl AggregateReader<'_> {
             {
                 has_misrouted = true;
             } else {
-                break (live, only);
+                break (live, only_partition);
             }
         };
         if partitions == 0 {
             return self.empty_result(epoch);
         }
-        let bytes = live.deltas.iter().map(live_bytes).sum::<u64>();
+        let bytes = live.deltas.iter().map(deltas_bytes).sum::<u64>();
         metrics::counter!("backstitch_serving_read_bytes_total", "from" => "live").increment(bytes);
         let snapshot = LiveSnapshot {
             base: RunsAndStates {
@@ -328,7 +333,7 @@ impl AggregateReader<'_> {
                 states: live.partition_states,
             },
             deltas: live.deltas,
-            only,
+            only_partition,
         };
         match self.sum_rows(plan, &mut layout, groups, &snapshot).await {
             Ok(None) => Ok(Attempt::Incomplete),
@@ -350,15 +355,22 @@ impl AggregateReader<'_> {
     }
 
     /// Views of the metric whose live deltas start at a later offset than a reader needs, including
-    /// the one of `met`.
-    fn uncounted_views(&self, snapshot: &LiveSnapshot, met: &SeamMismatch) -> BTreeSet<String> {
-        let all = self.metric.views.iter().filter(|job| {
-            let seam = snapshot.seam(job.view(), self.metric.live_view(job));
+    /// the one of `mismatch`.
+    fn uncounted_views(
+        &self,
+        snapshot: &LiveSnapshot,
+        mismatch: &SeamMismatch,
+    ) -> BTreeSet<String> {
+        let uncounted = self.metric.views.iter().filter(|job| {
+            let seam = snapshot.build_seam(job.view(), self.metric.live_view(job));
             seam.check(seam.newest_epoch)
-                .is_err_and(|mismatch| mismatch.gap == SeamGap::Uncounted)
+                .is_err_and(|error| error.gap == SeamGap::Uncounted)
         });
-        let met = (met.gap == SeamGap::Uncounted).then(|| met.view.clone());
-        all.map(|job| job.view().to_owned()).chain(met).collect()
+        let given_view = (mismatch.gap == SeamGap::Uncounted).then(|| mismatch.view.clone());
+        uncounted
+            .map(|job| job.view().to_owned())
+            .chain(given_view)
+            .collect()
     }
 
     /// Reads and sums the rows; returns `None` if the layout is incomplete.
@@ -368,12 +380,12 @@ impl AggregateReader<'_> {
         layout: &mut Layout,
         groups: &mut BTreeSet<Vec<KeyValue>>,
         snapshot: &LiveSnapshot,
-    ) -> Result<Option<(Segments, Aggregation)>, ReadError> {
-        let mut starts: Vec<BTreeSet<Seconds>> = Vec::new();
+    ) -> Result<Option<(TimeSegments, Aggregation)>, ReadError> {
+        let mut starts: Vec<BTreeSet<UnixSeconds>> = Vec::new();
         let mut has_new_groups = false;
         for (index, scan) in layout.helpers.iter().enumerate() {
             let deltas = snapshot.deltas.get(index);
-            let mut found = BTreeSet::new();
+            let mut scan_starts = BTreeSet::new();
             let mut index_groups = BTreeSet::new();
             let prepared = PreparedScan {
                 scan,
@@ -381,25 +393,24 @@ impl AggregateReader<'_> {
                 calendar: None,
             };
             self.run_scan(&prepared, snapshot, |values, _| {
-                let columns =
-                    RowColumns::decode(scan, self.question, values, plan.fan_out_columns())?;
+                let columns = RowColumns::decode(scan, self.query, values, plan.fan_out_columns())?;
                 for row in (0..values.len()).filter(|row| columns.matches(*row)) {
-                    found.extend(columns.bucket(row));
+                    scan_starts.extend(columns.bucket(row));
                     if layout.index == Some(index) {
                         let names = plan.fan_out_columns().iter();
                         let values = names
-                            .filter_map(|n| Some((n.as_str(), columns.value(scan, n, row)?)))
+                            .filter_map(|name| Some((&**name, columns.value(scan, name, row)?)))
                             .collect();
-                        index_groups.extend(plan.fan_out_group(self.question, &values));
+                        index_groups.extend(plan.fan_out_group(self.query, &values));
                     }
                 }
                 Ok(())
             })
             .await?;
-            starts.push(found);
-            let before = groups.len();
+            starts.push(scan_starts);
+            let group_count = groups.len();
             groups.extend(index_groups);
-            has_new_groups |= groups.len() > before;
+            has_new_groups |= groups.len() > group_count;
         }
         if groups.len() > GROUPS_MAX {
             return Err(PlanError::TooManyGroups(plan.missing_columns()).into());
@@ -407,11 +418,11 @@ impl AggregateReader<'_> {
         if has_new_groups {
             return Ok(None);
         }
-        let segments = match &self.question.time {
-            Time::Segments(segments) => segments.clone(),
-            Time::Open(open) => {
-                let extent = if probes_have_filter_columns(layout, self.question) {
-                    data_extent(layout, &starts)
+        let segments = match &self.query.time {
+            RequestedTime::Segments(segments) => segments.clone(),
+            RequestedTime::Open(open) => {
+                let extent = if probes_have_filter_columns(layout, self.query) {
+                    find_data_extent(layout, &starts)
                 } else {
                     self.read_extent(layout, &starts, snapshot).await?
                 };
@@ -422,46 +433,46 @@ impl AggregateReader<'_> {
                 segments
             }
         };
-        if self.question.distinct.is_some() && segments.len() > SKETCHES_MAX {
+        if self.query.distinct.is_some() && segments.len() > SKETCHES_MAX {
             return Err(PlanError::TooManySketches(segments.len()).into());
         }
-        let mut aggregation = Aggregation::new(self.question, segments.len());
+        let mut aggregation = Aggregation::new(self.query, segments.len());
         for (index, scan) in layout.scans.iter().enumerate() {
             if scan.spans.is_empty() {
                 continue;
             }
             let prepared = PreparedScan::new(index, scan, layout, &starts, &snapshot.deltas);
             self.run_scan(&prepared, snapshot, |values, live| {
-                aggregation.add(scan, self.question, &segments, values, live)
+                aggregation.add(scan, self.query, &segments, values, live)
             })
             .await?;
         }
         Ok(Some((segments, aggregation)))
     }
 
-    /// First and last instant of the rows that match the question, read from the finest buckets,
-    /// which cover every event. Needed if no helper has all columns that the question filters by.
+    /// First and last instant of the rows that match the query, read from the finest buckets,
+    /// which cover every event. Needed if no helper has all columns that the query filters by.
     async fn read_extent(
         &self,
         layout: &Layout,
-        starts: &[BTreeSet<Seconds>],
+        starts: &[BTreeSet<UnixSeconds>],
         snapshot: &LiveSnapshot,
-    ) -> Result<Option<(Seconds, Seconds)>, ReadError> {
+    ) -> Result<Option<(UnixSeconds, UnixSeconds)>, ReadError> {
         let Some(finest) = layout.scans.iter().map(|scan| scan.job.bucket()).min() else {
             return Ok(None);
         };
-        let mut extent: Option<(Seconds, Seconds)> = None;
+        let mut extent: Option<(UnixSeconds, UnixSeconds)> = None;
         for (index, scan) in layout.scans.iter().enumerate() {
             if scan.job.bucket() != finest {
                 continue;
             }
             let prepared = PreparedScan::new(index, scan, layout, starts, &snapshot.deltas);
             self.run_scan(&prepared, snapshot, |values, _| {
-                let columns = RowColumns::decode(scan, self.question, values, &[])?;
+                let columns = RowColumns::decode(scan, self.query, values, &[])?;
                 let rows = (0..values.len()).filter(|row| columns.matches(*row));
-                for at in rows.filter_map(|row| columns.bucket(row)) {
-                    let (first, last) = extent.get_or_insert((at, at));
-                    (*first, *last) = (at.min(*first), at.max(*last));
+                for start in rows.filter_map(|row| columns.bucket(row)) {
+                    let (first, last) = extent.get_or_insert((start, start));
+                    (*first, *last) = (start.min(*first), start.max(*last));
                 }
                 Ok(())
             })
@@ -479,53 +490,53 @@ impl AggregateReader<'_> {
         mut consume: impl FnMut(&[MergedRow<'_>], &[LiveDelta<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
         let view = prepared.scan.job.view();
-        let table = table_to_read(&snapshot.base.runs.complete_epochs, view);
+        let table = find_table_to_read(&snapshot.base.runs.complete_epochs, view);
         let run = snapshot.base.runs.runs.get(table.newest);
         let request = RowRequest {
             table: &table.name,
             newest: (table.newest, run.map_or(0, |run| run.stamp_us)),
-            refresh: self.refresh,
+            ignores_cache: self.ignores_cache,
         };
-        let seam = snapshot.seam(view, prepared.scan.live_view().view());
-        let queries = partition_queries(prepared.scan, prepared.calendar)?;
-        let keys = prepared.live_keys()?;
-        let live = sorted_deltas(keys.as_ref(), prepared.deltas);
-        let mut rest = &live[..];
+        let seam = snapshot.build_seam(view, prepared.scan.live_view().view());
+        let queries = build_partition_queries(prepared.scan, prepared.calendar)?;
+        let live_keys = prepared.live_keys()?;
+        let live = sort_deltas(live_keys.as_ref(), prepared.deltas);
+        let mut remaining = &live[..];
         let mut chunks = queries.chunks(PARTITIONS_PER_CALL_MAX).peekable();
         if chunks.peek().is_none() {
             // Without rows to read, missing live state still has to be an error.
-            consume(&merge(&seam, [], rest.iter().copied())?, rest)?;
+            consume(&merge(&seam, [], remaining.iter().copied())?, remaining)?;
         }
         let drift = self.read_drift(prepared, request, table.generation).await?;
-        let mut drift = drift_rows(drift.as_ref().as_ref())?;
+        let mut drift = decode_drift_rows(drift.as_ref().as_ref())?;
         while let Some(chunk) = chunks.next() {
             let chunk_queries: Vec<PartitionQuery> =
                 chunk.iter().map(|(query, _)| query.clone()).collect();
-            let found = self
+            let chunk_rows = self
                 .caches
                 .rows
                 .read(&*self.ports.views, request, &chunk_queries)
                 .await?;
-            seam.check_table(found.is_some())?;
+            seam.check_table(chunk_rows.is_some())?;
             // Live deltas are merged with the rows of the same time.
             let split = match chunks.peek().and_then(|next| next.first()) {
-                Some((_, begin)) => rest.partition_point(|delta| delta.key < &begin[..]),
-                None => rest.len(),
+                Some((_, begin)) => remaining.partition_point(|delta| delta.key < &begin[..]),
+                None => remaining.len(),
             };
-            let (now, later) = rest.split_at(split);
-            rest = later;
-            let rows = found.iter().flat_map(batch_rows);
+            let (deltas, later_deltas) = remaining.split_at(split);
+            remaining = later_deltas;
+            let rows = chunk_rows.iter().flat_map(iter_batch_rows);
             // Drift rows are not divided by time: there are few, and equal keys are summed.
             let drift = std::mem::take(&mut drift);
             consume(
-                &merge_with_drift(&seam, rows, now.iter().copied(), drift)?,
-                now,
+                &merge_with_drift(&seam, rows, deltas.iter().copied(), drift)?,
+                deltas,
             )?;
         }
         Ok(())
     }
 
-    /// Reads the drift of a scan's rows if the question prefers live counts.
+    /// Reads the drift of a scan's rows if the query prefers live counts.
     async fn read_drift(
         &self,
         prepared: &PreparedScan<'_>,
@@ -533,14 +544,14 @@ impl AggregateReader<'_> {
         generation: TableGeneration,
     ) -> Result<Arc<Option<ViewRows>>, ReadError> {
         let scan = prepared.scan;
-        if self.question.prefer != Prefer::Realtime || scan.job.over().is_some() {
+        if self.query.prefer != Prefer::Realtime || scan.job.input_job().is_some() {
             return Ok(Arc::default());
         }
         let table = drift_table_name(scan.job.view(), generation);
         let queries = scan.spans.iter().map(|span| {
             Ok(PartitionQuery {
-                partition: AggregateShape::partition_key(0, &scan.key),
-                range: key_range(&scan.job, span)?,
+                partition: AggregateShape::encode_partition_key(0, &scan.key),
+                range: encode_key_range(&scan.job, span)?,
             })
         });
         let queries: Vec<PartitionQuery> = queries.collect::<Result<_, KeyError>>()?;
@@ -555,43 +566,44 @@ impl AggregateReader<'_> {
             .await?)
     }
 
-    fn delta_query(
+    fn build_delta_query(
         &self,
         scan: &ViewScan,
-        only: Option<usize>,
+        only_partition: Option<usize>,
         partitions: Option<usize>,
     ) -> Result<DeltaQuery, KeyError> {
-        // The group of the scan may determine the partition where the question does not.
+        // The group of the scan may determine the partition where the query does not.
         let groups = scan.job.group().0.iter().zip(&scan.group);
         let key = log_key(self.metric.source);
         let group_partition = groups
             .filter(|(column, _)| column.name == key)
-            .find_map(|(_, value)| Some(partition_for(value, partitions?)));
+            .find_map(|(_, value)| Some(find_partition(value, partitions?)));
         let live = scan.live_view();
-        let ranges = scan.spans.iter().map(|span| key_range(live, span));
+        let ranges = scan.spans.iter().map(|span| encode_key_range(live, span));
         Ok(DeltaQuery {
             view: live.view().to_owned(),
             group: scan.key.clone(),
             ranges: ranges.collect::<Result<_, _>>()?,
-            partition: only
+            partition: only_partition
                 .or(group_partition)
                 .and_then(|partition| u32::try_from(partition).ok()),
         })
     }
 
-    fn only_partition(&self, partitions: usize) -> Option<usize> {
-        let value = self.question.filters.get(log_key(self.metric.source))?;
-        Some(partition_for(value, partitions))
+    /// The only partition with events that match the filters, if a filter determines it.
+    fn filtered_partition(&self, partitions: usize) -> Option<usize> {
+        let value = self.query.filters.get(log_key(self.metric.source))?;
+        Some(find_partition(value, partitions))
     }
 
     /// The answer while the log does not exist yet.
     fn empty_result(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
-        let segments = match &self.question.time {
-            Time::Segments(segments) => segments.clone(),
-            Time::Open(open) => open.close(None)?,
+        let segments = match &self.query.time {
+            RequestedTime::Segments(segments) => segments.clone(),
+            RequestedTime::Open(open) => open.close(None)?,
         };
         Ok(Attempt::Complete(Box::new(Reading {
-            aggregation: Aggregation::new(self.question, segments.len()),
+            aggregation: Aggregation::new(self.query, segments.len()),
             segments,
             read_position: ReadPosition::empty(self.metric.source, epoch),
             run_watermark: Watermark::default(),
@@ -600,7 +612,7 @@ impl AggregateReader<'_> {
 }
 
 /// Size of live deltas (keys, epochs and counts) in bytes.
-fn live_bytes(deltas: &LiveDeltas) -> u64 {
+fn deltas_bytes(deltas: &LiveDeltas) -> u64 {
     (deltas.rows.value_data().len() + deltas.counts.len() * 16) as u64
 }
 
@@ -620,7 +632,7 @@ fn has_misrouted_records(states: &[Option<PartitionState>], epoch: Epoch) -> boo
     newest.is_some_and(|misrouted| misrouted > epoch)
 }
 
-fn partition_for(value: &KeyValue, partitions: usize) -> usize {
+fn find_partition(value: &KeyValue, partitions: usize) -> usize {
     let count = u32::try_from(partitions).unwrap_or(u32::MAX);
     let partition = match value {
         KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => {
@@ -632,20 +644,18 @@ fn partition_for(value: &KeyValue, partitions: usize) -> usize {
     partition as usize
 }
 
-/// True if the probes have all columns that the question filters by.
-fn probes_have_filter_columns(layout: &Layout, question: &Question) -> bool {
+/// True if the probes have all columns that the query filters by.
+fn probes_have_filter_columns(layout: &Layout, query: &StatsQuery) -> bool {
     let probes = layout.probes.iter();
     let mut scans = probes.filter_map(|probe| layout.helpers.get(*probe));
-    scans.all(|scan| {
-        question
-            .filters
-            .keys()
-            .all(|name| has_column(&scan.job, name))
-    })
+    scans.all(|scan| query.filters.keys().all(|name| has_column(&scan.job, name)))
 }
 
 /// First and last instant at which the probes found data.
-fn data_extent(layout: &Layout, starts: &[BTreeSet<Seconds>]) -> Option<(Seconds, Seconds)> {
+fn find_data_extent(
+    layout: &Layout,
+    starts: &[BTreeSet<UnixSeconds>],
+) -> Option<(UnixSeconds, UnixSeconds)> {
     let probes = || {
         layout
             .probes

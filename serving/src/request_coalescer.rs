@@ -1,9 +1,9 @@
 //! Coalesces equal requests into one read.
 //!
-//! A request that arrives during a read of the same question waits for the next read. That read
+//! A request that arrives during an equal read waits for the next read. That read
 //! begins when the current one ends and serves all requests that arrived in between. So a read
 //! always begins after the requests that it answers, and an answer includes everything that was
-//! counted before its request arrived. At most one read per question runs and one waits. A read is
+//! counted before its request arrived. At most one read per request runs and one waits. A read is
 //! dropped when no request waits for it.
 
 use std::collections::HashMap;
@@ -17,21 +17,21 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::lock::lock;
 
 /// Number of entries at which finished reads are removed.
-const PRUNE_AT: usize = 1024;
+const PRUNE_ENTRIES_MIN: usize = 1024;
 
-/// Hash that identifies a question. The seed differs in each process, so a client cannot construct
-/// two questions with the same hash.
-pub(crate) fn seeded_hash(question: &impl Hash) -> u128 {
+/// Hash that identifies a request. The seed differs in each process, so a client cannot construct
+/// two requests with the same hash.
+pub(crate) fn seeded_hash(request: &impl Hash) -> u128 {
     static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()));
     let mut hash = Xxh3::with_seed(*SEED);
-    question.hash(&mut hash);
+    request.hash(&mut hash);
     hash.digest128()
 }
 
 type Read<T> = Shared<BoxFuture<'static, T>>;
 type WeakRead<T> = WeakShared<BoxFuture<'static, T>>;
 
-/// Reads in progress, by question.
+/// Reads in progress, by the hash of their request.
 #[derive(Debug)]
 pub(crate) struct RequestCoalescer<T: Clone> {
     groups: Arc<Mutex<ReadGroups<T>>>,
@@ -40,7 +40,7 @@ pub(crate) struct RequestCoalescer<T: Clone> {
 #[derive(Debug)]
 struct ReadGroups<T: Clone> {
     by_key: HashMap<u128, ReadGroup<T>>,
-    prune_at: usize,
+    prune_entries: usize,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<T: Clone + Send + Sync + 'static> RequestCoalescer<T> {
         Self {
             groups: Arc::new(Mutex::new(ReadGroups {
                 by_key: HashMap::new(),
-                prune_at: PRUNE_AT,
+                prune_entries: PRUNE_ENTRIES_MIN,
             })),
         }
     }
@@ -67,8 +67,8 @@ impl<T: Clone + Send + Sync + 'static> RequestCoalescer<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let joined = self.join(key, read);
-        joined.await
+        let shared_read = self.join(key, read);
+        shared_read.await
     }
 
     fn join(&self, key: u128, read: impl Future<Output = T> + Send + 'static) -> Read<T> {
@@ -79,11 +79,11 @@ impl<T: Clone + Send + Sync + 'static> RequestCoalescer<T> {
                 metrics::counter!("backstitch_serving_joined_reads_total").increment(1);
                 return waiting;
             }
-            if let Some(running) = in_progress(&group.running) {
-                let all = Arc::clone(&self.groups);
+            if let Some(running) = upgrade_if_running(&group.running) {
+                let groups_for_read = Arc::clone(&self.groups);
                 let next = async move {
                     running.await;
-                    promote_waiting(&all, key);
+                    promote_waiting(&groups_for_read, key);
                     read.await
                 };
                 let next = next.boxed().shared();
@@ -103,14 +103,14 @@ impl<T: Clone + Send + Sync + 'static> RequestCoalescer<T> {
 impl<T: Clone> ReadGroups<T> {
     /// Removes finished reads once there are many.
     fn prune(&mut self) {
-        if self.by_key.len() < self.prune_at {
+        if self.by_key.len() < self.prune_entries {
             return;
         }
         self.by_key.retain(|_, group| {
             let waiting = group.waiting.as_ref().and_then(WeakRead::upgrade);
-            waiting.is_some() || in_progress(&group.running).is_some()
+            waiting.is_some() || upgrade_if_running(&group.running).is_some()
         });
-        self.prune_at = PRUNE_AT.max(self.by_key.len() * 2);
+        self.prune_entries = PRUNE_ENTRIES_MIN.max(self.by_key.len() * 2);
     }
 }
 
@@ -123,7 +123,7 @@ fn promote_waiting<T: Clone>(groups: &Mutex<ReadGroups<T>>, key: u128) {
     }
 }
 
-fn in_progress<T: Clone>(read: &WeakRead<T>) -> Option<Read<T>> {
+fn upgrade_if_running<T: Clone>(read: &WeakRead<T>) -> Option<Read<T>> {
     read.upgrade().filter(|read| read.peek().is_none())
 }
 
@@ -141,13 +141,13 @@ mod tests {
 
     /// Reads that end when the test releases them, each with the count at its beginning.
     #[derive(Clone)]
-    struct Source {
+    struct ReadSource {
         count: Arc<AtomicUsize>,
         begun: Arc<AtomicUsize>,
         ends: Arc<Semaphore>,
     }
 
-    impl Source {
+    impl ReadSource {
         fn new() -> Self {
             Self {
                 count: Arc::default(),
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_during_a_read_share_the_next_one() {
-        let (coalescer, source) = (Arc::new(RequestCoalescer::new()), Source::new());
+        let (coalescer, source) = (Arc::new(RequestCoalescer::new()), ReadSource::new());
         let request = || {
             let (coalescer, read) = (Arc::clone(&coalescer), source.read());
             tokio::spawn(async move { coalescer.read(1, read).await })
@@ -213,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_aborted_request_leaves_other_answers_unchanged() {
-        let (coalescer, source) = (Arc::new(RequestCoalescer::new()), Source::new());
+        let (coalescer, source) = (Arc::new(RequestCoalescer::new()), ReadSource::new());
         let request = |key| {
             let (coalescer, read) = (Arc::clone(&coalescer), source.read());
             tokio::spawn(async move { coalescer.read(key, read).await })
@@ -241,6 +241,6 @@ mod tests {
         for key in 0..5_000 {
             assert_eq!(coalescer.read(key, async move { key }).await, key);
         }
-        assert!(lock(&coalescer.groups).by_key.len() <= PRUNE_AT);
+        assert!(lock(&coalescer.groups).by_key.len() <= PRUNE_ENTRIES_MIN);
     }
 }

@@ -8,7 +8,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(5);
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Waits between the attempts of a read. The budget starts at the first failure, and always permits
-/// one retry, so that a slow first attempt is not the only one.
+/// one retry, even after a slow first attempt.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     limit: Duration,

@@ -2,7 +2,7 @@
 //!
 //! Rows change only when a run publishes, and the rows that a run replaces are valid until it is
 //! complete. So rows that were read under one newest run are valid as long as it is the newest.
-//! A reader that finds that live state does not join them reads them again.
+//! If live state does not join them, the reader reads them again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ pub(crate) struct RowRequest<'a> {
     /// Epoch and stamp of the newest complete run of the table.
     pub(crate) newest: (Epoch, i64),
     /// True to ignore the cache.
-    pub(crate) refresh: bool,
+    pub(crate) ignores_cache: bool,
 }
 
 impl RowCache {
     pub(crate) fn new(options: &ServingOptions) -> Self {
-        let weight = |_: &u128, found: &Arc<Option<ViewRows>>| {
-            u32::try_from(bytes(found) + ENTRY_BYTES).unwrap_or(u32::MAX)
+        let weight = |_: &u128, rows: &Arc<Option<ViewRows>>| {
+            u32::try_from(memory_bytes(rows) + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         Self {
             entries: Cache::builder()
@@ -61,38 +61,38 @@ impl RowCache {
         request: RowRequest<'_>,
         queries: &[PartitionQuery],
     ) -> Result<Arc<Option<ViewRows>>> {
-        let key = key(request, queries);
-        if !request.refresh
-            && let Some(found) = self.entries.get(&key)
+        let key = cache_key(request, queries);
+        if !request.ignores_cache
+            && let Some(rows) = self.entries.get(&key)
         {
             metrics::counter!("backstitch_serving_cached_rows_total", "found" => "yes")
                 .increment(1);
-            return Ok(found);
+            return Ok(rows);
         }
         metrics::counter!("backstitch_serving_cached_rows_total", "found" => "no").increment(1);
-        let found = Arc::new(views.rows(request.table, queries).await?);
-        if let Some(found) = found.as_ref() {
+        let rows = Arc::new(views.rows(request.table, queries).await?);
+        if let Some(rows) = rows.as_ref() {
             // Keys, epochs and counts.
-            let bytes = found.rows.value_data().len() + found.counts.len() * 16;
+            let bytes = rows.rows.value_data().len() + rows.counts.len() * 16;
             metrics::counter!("backstitch_serving_read_bytes_total", "from" => "views")
                 .increment(bytes as u64);
         }
         // A missing table may be created at any moment, so its absence is not cached.
-        if found.is_some() && bytes(&found) <= self.entry_bytes_max {
-            self.entries.insert(key, Arc::clone(&found));
+        if rows.is_some() && memory_bytes(&rows) <= self.entry_bytes_max {
+            self.entries.insert(key, Arc::clone(&rows));
         }
-        Ok(found)
+        Ok(rows)
     }
 }
 
-fn bytes(found: &Option<ViewRows>) -> usize {
-    found.as_ref().map_or(0, |found| {
-        let arrays: [&dyn Array; 4] = [&found.queries, &found.rows, &found.counts, &found.epochs];
+fn memory_bytes(rows: &Option<ViewRows>) -> usize {
+    rows.as_ref().map_or(0, |rows| {
+        let arrays: [&dyn Array; 4] = [&rows.queries, &rows.rows, &rows.counts, &rows.epochs];
         arrays.map(Array::get_array_memory_size).iter().sum()
     })
 }
 
-fn key(request: RowRequest<'_>, queries: &[PartitionQuery]) -> u128 {
+fn cache_key(request: RowRequest<'_>, queries: &[PartitionQuery]) -> u128 {
     let queries = queries.iter().map(|query| (&query.partition, &query.range));
     seeded_hash(&(request.table, request.newest, queries.collect::<Vec<_>>()))
 }

@@ -14,7 +14,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::lock::lock;
 
-/// Most recently read run records by source.
+/// Newest run records by source, each with the time when its read began.
 #[derive(Debug)]
 pub(crate) struct RunRecordCache {
     retention: Duration,
@@ -29,26 +29,29 @@ impl RunRecordCache {
         }
     }
 
-    /// Returns the run records of a source, from the cache unless `refresh` is set.
+    /// Returns the run records of a source, from the cache unless `ignores_cache` is set.
     pub(crate) async fn get(
         &self,
         views: &dyn ViewsRead,
         source: Source,
-        refresh: bool,
+        ignores_cache: bool,
     ) -> Result<Arc<RunRecords>> {
-        let before = Instant::now();
+        let now = Instant::now();
         let cached = lock(&self.by_source).get(&source).cloned();
         if let Some((read_at, records)) = cached
-            && !refresh
+            && !ignores_cache
             && read_at.elapsed() < self.retention
         {
             return Ok(records);
         }
         let records = Arc::new(views.runs(source).await?);
-        let mut all = lock(&self.by_source);
+        let mut by_source = lock(&self.by_source);
         // Of two concurrent reads, the one that began later has the newer records.
-        if all.get(&source).is_none_or(|(at, _)| *at <= before) {
-            all.insert(source, (before, Arc::clone(&records)));
+        if by_source
+            .get(&source)
+            .is_none_or(|(read_at, _)| *read_at <= now)
+        {
+            by_source.insert(source, (now, Arc::clone(&records)));
         }
         Ok(records)
     }

@@ -1,4 +1,4 @@
-//! Input and rows of one scan: the table partitions to read, and the rows of each layer in key
+//! One scan: the table partitions to read, and the rows of each layer in key
 //! order.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use jobs::Job;
 use jobs::merge::{BatchRow, EpochDrift, LiveDelta};
 use jobs::tables::decode_drift_key;
 use schemas::key::{KeyError, KeyValue};
-use schemas::time::{Seconds, Span, Width};
+use schemas::time::{BucketSpan, BucketWidth, UnixSeconds};
 use stores::live::LiveDeltas;
 use stores::views::{AggregateShape, PartitionQuery, ViewRows};
 
@@ -19,7 +19,7 @@ pub(crate) struct PreparedScan<'a> {
     pub(crate) scan: &'a ViewScan,
     pub(crate) deltas: Option<&'a LiveDeltas>,
     /// Bucket starts that hold data, if they were looked up.
-    pub(crate) calendar: Option<&'a BTreeSet<Seconds>>,
+    pub(crate) calendar: Option<&'a BTreeSet<UnixSeconds>>,
 }
 
 impl<'a> PreparedScan<'a> {
@@ -28,7 +28,7 @@ impl<'a> PreparedScan<'a> {
         index: usize,
         scan: &'a ViewScan,
         layout: &Layout,
-        starts: &'a [BTreeSet<Seconds>],
+        starts: &'a [BTreeSet<UnixSeconds>],
         deltas: &'a [LiveDeltas],
     ) -> Self {
         Self {
@@ -50,25 +50,25 @@ impl<'a> PreparedScan<'a> {
     }
 }
 
-/// Table partitions and key ranges of a scan, in ascending order, each with the first key whose
-/// rows and live deltas belong to it.
-pub(crate) fn partition_queries(
+/// Builds the queries for the table partitions and key ranges of a scan, in ascending order. Each
+/// has the first key whose rows and live deltas belong to it.
+pub(crate) fn build_partition_queries(
     scan: &ViewScan,
-    calendar: Option<&BTreeSet<Seconds>>,
+    calendar: Option<&BTreeSet<UnixSeconds>>,
 ) -> Result<Vec<(PartitionQuery, Vec<u8>)>, KeyError> {
     let partition = scan.job.table_partition();
-    let known_starts: Option<BTreeSet<Seconds>> =
+    let known_starts: Option<BTreeSet<UnixSeconds>> =
         calendar.map(|starts| starts.iter().map(|start| partition.floor(*start)).collect());
     let mut queries = Vec::new();
     for span in &scan.spans {
-        let range = key_range(&scan.job, span)?;
+        let range = encode_key_range(&scan.job, span)?;
         for start in partition_starts(partition, span, known_starts.as_ref()) {
             let mut begin = range.0.clone();
-            if partition != Width::All {
+            if partition != BucketWidth::All {
                 begin = begin.max(scan.job.row().encode_values(&[KeyValue::Time(start)])?);
             }
             let query = PartitionQuery {
-                partition: AggregateShape::partition_key(start, &scan.key),
+                partition: AggregateShape::encode_partition_key(start, &scan.key),
                 range: range.clone(),
             };
             queries.push((query, begin));
@@ -77,20 +77,24 @@ pub(crate) fn partition_queries(
     Ok(queries)
 }
 
-/// Row keys of a range of buckets.
-pub(crate) fn key_range(job: &Job, span: &Span) -> Result<(Vec<u8>, Option<Vec<u8>>), KeyError> {
-    let key = |at: Seconds| job.row().encode_values(&[KeyValue::Time(at)]);
-    let from = span.from.map(key).transpose()?.unwrap_or_default();
-    Ok((from, span.to.map(key).transpose()?))
+/// Encodes a range of buckets as a range of row keys.
+pub(crate) fn encode_key_range(
+    job: &Job,
+    span: &BucketSpan,
+) -> Result<(Vec<u8>, Option<Vec<u8>>), KeyError> {
+    let encode = |start: UnixSeconds| job.row().encode_values(&[KeyValue::Time(start)]);
+    let from = span.from.map(encode).transpose()?.unwrap_or_default();
+    Ok((from, span.to.map(encode).transpose()?))
 }
 
 /// Decodes rows of a drift table.
-pub(crate) fn drift_rows(found: Option<&ViewRows>) -> Result<Vec<EpochDrift<'_>>, KeyError> {
-    let Some(found) = found else {
+pub(crate) fn decode_drift_rows(rows: Option<&ViewRows>) -> Result<Vec<EpochDrift<'_>>, KeyError> {
+    let Some(rows) = rows else {
         return Ok(Vec::new());
     };
-    let rows = found.rows.iter().flatten().zip(found.counts.iter());
-    rows.filter_map(|(key, count)| Some((key, count?)))
+    let keys_and_counts = rows.rows.iter().flatten().zip(rows.counts.iter());
+    keys_and_counts
+        .filter_map(|(key, count)| Some((key, count?)))
         .map(|(key, count)| {
             let (key, epoch) = decode_drift_key(key)?;
             Ok(EpochDrift { key, epoch, count })
@@ -98,11 +102,10 @@ pub(crate) fn drift_rows(found: Option<&ViewRows>) -> Result<Vec<EpochDrift<'_>>
         .collect()
 }
 
-/// Batch rows in key order.
-pub(crate) fn batch_rows(found: &ViewRows) -> impl Iterator<Item = BatchRow<'_>> {
-    let values = found.counts.iter().zip(found.epochs.values());
-    found
-        .rows
+/// Iterates over batch rows in key order.
+pub(crate) fn iter_batch_rows(rows: &ViewRows) -> impl Iterator<Item = BatchRow<'_>> {
+    let values = rows.counts.iter().zip(rows.epochs.values());
+    rows.rows
         .iter()
         .zip(values)
         .filter_map(|(key, (count, epoch))| {
@@ -114,8 +117,8 @@ pub(crate) fn batch_rows(found: &ViewRows) -> impl Iterator<Item = BatchRow<'_>>
         })
 }
 
-/// Live deltas in the order of their keys.
-pub(crate) fn sorted_deltas<'a>(
+/// Sorts live deltas by key.
+pub(crate) fn sort_deltas<'a>(
     keys: Option<&'a BinaryArray>,
     deltas: Option<&'a LiveDeltas>,
 ) -> Vec<LiveDelta<'a>> {

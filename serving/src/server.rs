@@ -31,7 +31,7 @@ use tower::ServiceExt;
 
 use self::activity::{Activity, Timeouts};
 use self::body::{RequestBody, ResponseBody, drain};
-use crate::http::{ADDRESS_SHARE, Peer, Permit, PermitPool, network};
+use crate::http::{ADDRESS_DIVISOR, Peer, Permit, PermitPool, truncate_to_network};
 use crate::network::Network;
 use crate::options::ServingOptions;
 use crate::{Error, Result};
@@ -41,7 +41,7 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum number of concurrent HTTP/2 streams of a connection.
 const STREAMS_MAX: u32 = 100;
 /// Interval and timeout of HTTP/2 pings.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// The idle timeout exceeds the request and body timeouts by this much, so that it is longer than
 /// that of usual proxies.
 const IDLE_EXTRA: Duration = Duration::from_secs(45);
@@ -67,7 +67,7 @@ struct Server {
     permits: Arc<Semaphore>,
     /// True while the maximum number of connections is open.
     is_full: AtomicBool,
-    by_address: Arc<PermitPool<IpAddr>>,
+    address_permits: Arc<PermitPool<IpAddr>>,
     trusted_proxies: Vec<Network>,
     /// Recognizes the addresses of this machine, which have no limit of their own.
     is_local: fn(&IpAddr) -> bool,
@@ -82,10 +82,10 @@ struct ConnectionPermit {
 impl Server {
     fn new(router: Router, options: &ServingOptions) -> Self {
         let connections_max = options.connections_max.min(Semaphore::MAX_PERMITS);
-        let share = connections_max.div_ceil(ADDRESS_SHARE);
+        let share = connections_max.div_ceil(ADDRESS_DIVISOR);
         Self {
             router,
-            builder: builder(options.head_bytes_max),
+            builder: connection_builder(options.head_bytes_max),
             timeouts: Timeouts {
                 head: Duration::from_millis(options.head_timeout_ms),
                 idle: options.request_timeout().max(options.body_idle_timeout()) + IDLE_EXTRA,
@@ -93,7 +93,7 @@ impl Server {
             drain_timeout: Duration::from_millis(options.drain_timeout_ms),
             permits: Arc::new(Semaphore::new(connections_max)),
             is_full: AtomicBool::new(false),
-            by_address: PermitPool::new(connections_max, share),
+            address_permits: PermitPool::new(connections_max, share),
             trusted_proxies: options.trusted_proxies.clone(),
             is_local: IpAddr::is_loopback,
         }
@@ -162,7 +162,7 @@ impl Server {
                 return None;
             }
         };
-        let Ok(address_permit) = self.by_address.acquire(self.share_key(peer.ip())) else {
+        let Ok(address_permit) = self.address_permits.acquire(self.share_key(peer.ip())) else {
             tracing::debug!(%peer, "refusing a connection: its address has reached its share");
             count_closed("room");
             return None;
@@ -182,7 +182,7 @@ impl Server {
             .trusted_proxies
             .iter()
             .any(|proxy| proxy.contains(&peer));
-        (!is_trusted && !(self.is_local)(&peer)).then(|| network(peer))
+        (!is_trusted && !(self.is_local)(&peer)).then(|| truncate_to_network(peer))
     }
 
     async fn serve(&self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
@@ -209,7 +209,7 @@ impl Server {
                     tracing::debug!(%peer, error, "a connection ended with an error");
                 }
             }
-            () = activity.expired(&self.timeouts, is_full) => {
+            () = activity.wait_until_expired(&self.timeouts, is_full) => {
                 tracing::debug!(%peer, "closing an idle connection");
                 count_closed("quiet");
             }
@@ -217,7 +217,7 @@ impl Server {
     }
 }
 
-fn builder(head_bytes_max: u32) -> Builder<TokioExecutor> {
+fn connection_builder(head_bytes_max: u32) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -232,8 +232,8 @@ fn builder(head_bytes_max: u32) -> Builder<TokioExecutor> {
         .max_concurrent_streams(STREAMS_MAX)
         .max_send_buf_size(body::HTTP2_CHUNK_BYTES)
         .max_header_list_size(head_bytes_max)
-        .keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE);
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
     builder
 }
 
@@ -246,18 +246,18 @@ async fn handle_request(
     mut request: hyper::Request<Incoming>,
 ) -> std::result::Result<hyper::Response<ResponseBody>, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
-    let exchange = Arc::new(activity.begin(is_http1));
-    let handling = activity.handling();
+    let exchange = Arc::new(activity.begin_exchange(is_http1));
+    let handler_guard = activity.guard_handler();
     request.extensions_mut().insert(Peer(peer));
     let (request, unread) = RequestBody::wrap(request);
     let response = router.oneshot(request).await?;
-    // A client that was too slow gets no more time.
+    // A client that was too slow does not get more time.
     if let Some(unread) = unread
         && response.status() != StatusCode::REQUEST_TIMEOUT
     {
         TokioExecutor::new().execute(drain(unread, Arc::clone(&exchange)));
     }
-    drop(handling);
+    drop(handler_guard);
     activity.record_progress();
     Ok(ResponseBody::wrap(response, exchange, is_http1))
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::http::{Api, Caller, record_metrics, record_source_seen, router};
+use crate::http::{Api, Caller, record_metrics, record_source_read_time, router};
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::{Error, Result, server};
@@ -77,7 +77,7 @@ impl Serving {
         // Sources that were never observed count as unobserved from now on.
         Source::LOGGED
             .into_iter()
-            .for_each(|source| record_source_seen(&self.api, source));
+            .for_each(|source| record_source_read_time(&self.api, source));
         while !closing.is_cancelled() {
             record_metrics(&self.api).await;
             tokio::select! {
@@ -106,18 +106,6 @@ impl Serving {
         let body = to_bytes(response.into_body(), usize::MAX).await;
         let body = body.map_err(|source| error(source.to_string()))?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
-    }
-
-    #[cfg(test)]
-    pub(crate) fn api(&self) -> &Api {
-        &self.api
-    }
-
-    /// OpenAPI description of the API.
-    #[cfg(test)]
-    pub(crate) fn openapi(&self) -> String {
-        drop(self.router());
-        String::from_utf8_lossy(&self.api.openapi()).into_owned()
     }
 
     /// All routes, for use without a socket.

@@ -21,10 +21,10 @@ pub(crate) trait Cacheable: Clone + Send + Sync + 'static {
     fn read_position_mut(&mut self) -> &mut ReadPosition;
 
     /// Approximate memory, in bytes.
-    fn bytes(&self) -> usize;
+    fn memory_bytes(&self) -> usize;
 }
 
-/// Readings by the hash of their question.
+/// Readings by the hash of their request.
 #[derive(Debug)]
 pub(crate) struct StaleCache<T: Cacheable> {
     readings: Cache<u128, T>,
@@ -33,7 +33,7 @@ pub(crate) struct StaleCache<T: Cacheable> {
 impl<T: Cacheable> StaleCache<T> {
     pub(crate) fn new(options: &ServingOptions) -> Self {
         let weight = |_: &u128, reading: &T| {
-            u32::try_from(reading.bytes() + ENTRY_BYTES).unwrap_or(u32::MAX)
+            u32::try_from(reading.memory_bytes() + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         let readings = Cache::builder()
             .max_capacity(options.kept_bytes_max)
@@ -47,7 +47,7 @@ impl<T: Cacheable> StaleCache<T> {
     pub(crate) fn or_stale(&self, key: u128, read: Result<T, ReadError>) -> Result<T, ReadError> {
         match read {
             Ok(reading) => {
-                if reading.bytes() <= READING_BYTES_MAX {
+                if reading.memory_bytes() <= READING_BYTES_MAX {
                     self.readings.insert(key, reading.clone());
                 }
                 Ok(reading)

@@ -17,8 +17,8 @@ const USAGE: std::ops::RangeInclusive<i64> = 8..=103;
 /// The usage after a change of the capacity, in percent.
 const NEW_USAGE: std::ops::RangeInclusive<i64> = 20..=100;
 
-/// The expected answer for all applications.
-pub(crate) async fn all(shared: &SharedState) -> anyhow::Result<Vec<Value>> {
+/// Computes the expected answer for all applications.
+pub(crate) async fn expected_applications(shared: &SharedState) -> anyhow::Result<Vec<Value>> {
     let expected = |row: Row| {
         let json = |column: usize| serde_json::from_str(row[column].as_deref().unwrap_or("null"));
         let [id, owner, capacity, connected]: [Value; 4] = [json(0)?, json(2)?, json(3)?, json(4)?];
@@ -33,8 +33,8 @@ pub(crate) async fn all(shared: &SharedState) -> anyhow::Result<Vec<Value>> {
 
 /// Connects or disconnects an athlete or changes a capacity, and verifies the answer. Changes the capacity if an application has an
 /// unusual usage.
-pub(crate) async fn change(shared: &SharedState, rng: &mut StdRng) -> anyhow::Result<()> {
-    let mut applications = all(shared).await?;
+pub(crate) async fn change_random(shared: &SharedState, rng: &mut StdRng) -> anyhow::Result<()> {
+    let mut applications = expected_applications(shared).await?;
     let int = |application: &Value, name: &str| application[name].as_i64().unwrap_or(0);
     applications.retain(|application| (1..=APPLICATIONS).contains(&int(application, "id")));
     let usage = |application: &Value| {

@@ -39,7 +39,7 @@ pub(crate) struct Board {
     date: Date,
     /// Restricts the board to athletes of a club.
     club: Option<i64>,
-    /// Restricts the board to an athlete and the athletes that this one follows.
+    /// Restricts the board to an athlete and the athletes followed by that athlete.
     following: Option<i64>,
 }
 
@@ -62,13 +62,13 @@ impl Board {
         }
     }
 
-    /// All boards of all time, each also in one other window of today. The window alternates between segments.
-    pub(crate) fn all(today: Date) -> Vec<Self> {
-        let mut all = Vec::new();
+    /// Lists all boards of all time, each also in one other window of today. The window alternates between segments.
+    pub(crate) fn list_all(today: Date) -> Vec<Self> {
+        let mut boards = Vec::new();
         for (segment, first) in (1..=SEGMENTS).zip(0..) {
             for (number, name) in (first..).zip(BOARDS.split(' ')) {
                 let (date, club, following) = (today, None, None);
-                all.extend([WINDOWS[0], WINDOWS[1 + number % 3]].map(|window| Self {
+                boards.extend([WINDOWS[0], WINDOWS[1 + number % 3]].map(|window| Self {
                     segment,
                     name,
                     window,
@@ -78,7 +78,7 @@ impl Board {
                 }));
             }
         }
-        all
+        boards
     }
 
     pub(crate) fn path(&self) -> String {
@@ -86,22 +86,22 @@ impl Board {
     }
 
     pub(crate) fn parameters(&self) -> Parameters {
-        let mut all = vec![("board", self.name.to_owned())];
+        let mut parameters = vec![("board", self.name.to_owned())];
         if self.window != WINDOWS[0] {
-            all.push(("window", self.window.0.to_owned()));
-            all.push(("date", self.date.to_string()));
+            parameters.push(("window", self.window.0.to_owned()));
+            parameters.push(("date", self.date.to_string()));
         }
-        all.extend(self.club.map(|club| ("club_id", club.to_string())));
-        all.extend(self.following.map(|id| ("following", id.to_string())));
-        all
+        parameters.extend(self.club.map(|club| ("club_id", club.to_string())));
+        parameters.extend(self.following.map(|id| ("following", id.to_string())));
+        parameters
     }
 
-    /// All entries in the order of ranks: the best effort of each athlete by time, then id.
-    pub(crate) async fn entries(&self, shared: &SharedState) -> anyhow::Result<Vec<Value>> {
-        self.ranked(&shared.query(&self.sql()).await?)
+    /// Computes all entries in the order of ranks: the best effort of each athlete by time, then id.
+    pub(crate) async fn recount(&self, shared: &SharedState) -> anyhow::Result<Vec<Value>> {
+        self.rank_rows(&shared.query(&self.build_sql()).await?)
     }
 
-    fn sql(&self) -> String {
+    fn build_sql(&self) -> String {
         let segment = self.segment;
         let mut sql = format!("SELECT {COLUMNS} {VISIBLE} AND e.segment_id = {segment}");
         if let Some(club) = self.club {
@@ -114,49 +114,49 @@ impl Board {
                 " AND (e.athlete_id = {id} OR e.athlete_id IN ({followed} AND NOT is_deleted))"
             );
         }
-        match self.class() {
+        match self.parse_class() {
             ("gender", class, ..) => sql += &format!(" AND a.gender = '{class}'"),
-            ("weight", _, from, to) => {
-                sql += &format!(" AND a.weight_kg >= {from} AND a.weight_kg < {to}");
+            ("weight", _, lower, upper) => {
+                sql += &format!(" AND a.weight_kg >= {lower} AND a.weight_kg < {upper}");
             }
             _ => {}
         }
         sql
     }
 
-    /// The kind of the class, its name, and for numeric classes the lower bound and the exclusive upper bound.
-    fn class(&self) -> (&'static str, &'static str, i64, i64) {
+    /// Parses the kind of the class, its name, and for numeric classes the lower bound and the exclusive upper bound.
+    fn parse_class(&self) -> (&'static str, &'static str, i64, i64) {
         let (kind, class) = self.name.split_once(':').unwrap_or((self.name, ""));
-        let (from, to) = class.split_once('-').unwrap_or((class, ""));
-        let from = from.trim_end_matches('+').parse().unwrap_or(0);
-        let to = to.parse().map_or(1_000, |to: i64| to + 1);
-        (kind, class, from, to)
+        let (lower, upper) = class.split_once('-').unwrap_or((class, ""));
+        let lower = lower.trim_end_matches('+').parse().unwrap_or(0);
+        let upper = upper.parse().map_or(1_000, |upper: i64| upper + 1);
+        (kind, class, lower, upper)
     }
 
-    fn ranked(&self, rows: &[Row]) -> anyhow::Result<Vec<Value>> {
+    fn rank_rows(&self, rows: &[Row]) -> anyhow::Result<Vec<Value>> {
         let mut efforts = Vec::new();
-        let (kind, _, from, to) = self.class();
+        let (kind, _, lower, upper) = self.parse_class();
         for row in rows {
             let int = |column: usize| -> anyhow::Result<i64> {
                 Ok(row[column].as_deref().context("no value")?.parse()?)
             };
-            let at = Timestamp::from_microsecond(int(4)?)?;
-            let day = at.in_tz(row[5].as_deref().unwrap_or("UTC"))?.date();
+            let started_at = Timestamp::from_microsecond(int(4)?)?;
+            let day = started_at.in_tz(row[5].as_deref().unwrap_or("UTC"))?.date();
             let age = int(6).map_or(-1, |born| i64::from(day.year()) - born);
             let prefix_length = self.window.1;
             let (day_text, date_text) = (day.to_string(), self.date.to_string());
             let is_in_window = day_text[..prefix_length] == date_text[..prefix_length];
-            if is_in_window && (kind != "age" || (from..to).contains(&age)) {
-                efforts.push((int(1)?, int(2)?, int(0)?, int(3)?, at));
+            if is_in_window && (kind != "age" || (lower..upper).contains(&age)) {
+                efforts.push((int(1)?, int(2)?, int(0)?, int(3)?, started_at));
             }
         }
         efforts.sort_unstable();
         let mut athletes = BTreeSet::new();
         efforts.retain(|(_, _, athlete, ..)| athletes.insert(*athlete));
-        let entry = |(rank, (elapsed_time, effort, athlete, activity, at)): (u64, _)| {
+        let entry = |(rank, (elapsed_time, effort, athlete, activity, started_at)): (u64, _)| {
             json!({
                 "rank": rank, "athlete_id": athlete, "elapsed_time": elapsed_time,
-                "effort_id": effort, "activity_id": activity, "started_at": at,
+                "effort_id": effort, "activity_id": activity, "started_at": started_at,
             })
         };
         Ok((1..).zip(efforts).map(entry).collect())
@@ -164,15 +164,15 @@ impl Board {
 }
 
 /// Counts the visible efforts and their athletes of a segment.
-pub(crate) async fn counts(shared: &SharedState, segment: i64) -> anyhow::Result<Value> {
+pub(crate) async fn expected_counts(shared: &SharedState, segment: i64) -> anyhow::Result<Value> {
     let sql = format!("SELECT e.athlete_id {VISIBLE} AND e.segment_id = {segment}");
     let efforts = shared.query(&sql).await?;
     let athletes: BTreeSet<&Row> = efforts.iter().collect();
     Ok(json!({"efforts": efforts.len(), "athletes": athletes.len()}))
 }
 
-/// All visible efforts, with their versions.
-pub(crate) async fn efforts(shared: &SharedState) -> anyhow::Result<BTreeSet<Row>> {
+/// Reads all visible efforts, with their versions.
+pub(crate) async fn read_efforts(shared: &SharedState) -> anyhow::Result<BTreeSet<Row>> {
     let efforts = shared.query(&format!("SELECT {COLUMNS} {VISIBLE}")).await?;
     Ok(efforts.into_iter().collect())
 }
@@ -182,10 +182,10 @@ pub(crate) async fn efforts(shared: &SharedState) -> anyhow::Result<BTreeSet<Row
 ///
 /// # Errors
 /// Returns the first difference.
-pub(crate) fn compare_moving(
+pub(crate) fn compare_while_changing(
     efforts_before: &BTreeSet<Row>,
     efforts_after: &BTreeSet<Row>,
-    before: &[Value],
+    entries_before: &[Value],
     body: &Value,
 ) -> Result<(), String> {
     let changed = efforts_before.symmetric_difference(efforts_after);
@@ -204,7 +204,7 @@ pub(crate) fn compare_moving(
         .iter()
         .map(|entry| entry["athlete_id"].to_string())
         .collect();
-    let is_sorted = served.is_sorted_by(|one, other| sort_key(one) < sort_key(other));
+    let is_sorted = served.is_sorted_by(|a, b| sort_key(a) < sort_key(b));
     if !is_sorted || athletes.len() < served.len() {
         return Err(format!(
             "served entries are not sorted or contain an athlete twice: {body}"
@@ -218,7 +218,7 @@ pub(crate) fn compare_moving(
             .for_each(|entry| entry["rank"] = Value::Null);
         Value::Array(entries)
     };
-    compare(&unchanged(before), &unchanged(&served))
+    compare(&unchanged(entries_before), &unchanged(&served))
 }
 
 #[cfg(test)]

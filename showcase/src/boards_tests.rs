@@ -16,10 +16,18 @@ fn board(name: &'static str, window: usize) -> Board {
 /// Parses `athlete seconds effort started_at zone birth_year version`.
 fn row(text: &str) -> Row {
     let parts: Vec<&str> = text.split(' ').collect();
-    let at: Timestamp = parts[3].parse().unwrap();
-    let at = at.as_microsecond().to_string();
+    let started_at: Timestamp = parts[3].parse().unwrap();
+    let started_at = started_at.as_microsecond().to_string();
     let columns = [
-        parts[0], parts[1], parts[2], "7", &at, parts[4], parts[5], parts[6], "0",
+        parts[0],
+        parts[1],
+        parts[2],
+        "7",
+        &started_at,
+        parts[4],
+        parts[5],
+        parts[6],
+        "0",
     ];
     columns.map(|column| Some(column.to_owned())).to_vec()
 }
@@ -46,7 +54,7 @@ fn ranks_each_athlete_by_the_best_effort_in_the_window() {
         ("age:75+", 0, &[(7, 1)]),
     ];
     for (name, window, expected) in cases {
-        let entries = board(name, window).ranked(&rows).unwrap();
+        let entries = board(name, window).rank_rows(&rows).unwrap();
         let expected = (1..).zip(expected).map(|(rank, (athlete, effort))| {
             json!({"rank": rank, "athlete_id": athlete, "effort_id": effort})
         });
@@ -106,7 +114,7 @@ fn moving_boards_must_contain_unchanged_athletes() {
     ];
     for (entries, is_right) in cases {
         let body = json!({"total": entries.len(), "entries": entries});
-        let result = compare_moving(&old, &new, &before, &body);
+        let result = compare_while_changing(&old, &new, &before, &body);
         assert_eq!(result.is_ok(), is_right, "{entries:?}");
     }
 }

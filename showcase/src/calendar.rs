@@ -8,22 +8,22 @@ use rand::rngs::StdRng;
 
 use crate::client::Parameters;
 
-const QUARTER: i64 = 900;
+const QUARTER_HOUR_SECONDS: i64 = 900;
 
-/// A period. Times are in seconds since the Unix epoch.
+/// A period of time, in seconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Period {
     pub(crate) parameters: Parameters,
     /// The first second, if the period has a start.
-    pub(crate) from: Option<i64>,
+    pub(crate) start_s: Option<i64>,
     /// The first second after the period, if it has an end.
-    pub(crate) to: Option<i64>,
+    pub(crate) end_s: Option<i64>,
     /// The first second of the previous period, which ends where this one starts.
-    pub(crate) previous_from: Option<i64>,
+    pub(crate) previous_start_s: Option<i64>,
 }
 
-/// The first second of a local day.
-fn start(date: Date, zone: &TimeZone) -> anyhow::Result<i64> {
+/// Returns the first second of a local day.
+fn start_of_day(date: Date, zone: &TimeZone) -> anyhow::Result<i64> {
     let day = date.to_zoned(zone.clone())?.start_of_day()?;
     Ok(day.timestamp().as_second())
 }
@@ -33,14 +33,14 @@ impl Period {
     pub(crate) fn all() -> Self {
         Self {
             parameters: vec![("period", "all".to_owned())],
-            from: None,
-            to: None,
-            previous_from: None,
+            start_s: None,
+            end_s: None,
+            previous_start_s: None,
         }
     }
 
     /// A named period relative to a day.
-    pub(crate) fn named(name: &str, date: Date, zone: &TimeZone) -> anyhow::Result<Self> {
+    pub(crate) fn from_name(name: &str, date: Date, zone: &TimeZone) -> anyhow::Result<Self> {
         let parameters = vec![("period", name.to_owned()), ("date", date.to_string())];
         let (first, length) = match name {
             "today" => (date, 1.day()),
@@ -61,21 +61,23 @@ impl Period {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             parameters,
-            from: Some(start(first, zone)?),
-            to: Some(start(first.checked_add(length)?, zone)?),
-            previous_from: Some(start(first.checked_sub(length)?, zone)?),
+            start_s: Some(start_of_day(first, zone)?),
+            end_s: Some(start_of_day(first.checked_add(length)?, zone)?),
+            previous_start_s: Some(start_of_day(first.checked_sub(length)?, zone)?),
         })
     }
 
     /// A random period around an instant.
-    pub(crate) fn random(at: i64, zone: &TimeZone, rng: &mut StdRng) -> anyhow::Result<Self> {
-        let date = Timestamp::from_second(at)?.to_zoned(zone.clone()).date();
-        let quarter = at.div_euclid(QUARTER) * QUARTER;
-        let text = |at: i64| Timestamp::from_second(at).map(|at| at.to_string());
+    pub(crate) fn random(time_s: i64, zone: &TimeZone, rng: &mut StdRng) -> anyhow::Result<Self> {
+        let date = Timestamp::from_second(time_s)?
+            .to_zoned(zone.clone())
+            .date();
+        let quarter = time_s.div_euclid(QUARTER_HOUR_SECONDS) * QUARTER_HOUR_SECONDS;
+        let format_time = |time_s| Timestamp::from_second(time_s).map(|time| time.to_string());
         Ok(match rng.random_range(0..11) {
             kind @ 0..5 => {
                 let names = ["today", "7d", "30d", "month", "year"];
-                Self::named(names[kind], date, zone)?
+                Self::from_name(names[kind], date, zone)?
             }
             5 | 6 => Self::all(),
             7 => {
@@ -85,58 +87,64 @@ impl Period {
                 Self::from_days(parameters, first, first.until(last)?, zone)?
             }
             8 => {
-                let from = quarter - rng.random_range(0..300) * QUARTER;
-                let to = quarter + rng.random_range(1..30) * QUARTER;
+                let start = quarter - rng.random_range(0..300) * QUARTER_HOUR_SECONDS;
+                let end = quarter + rng.random_range(1..30) * QUARTER_HOUR_SECONDS;
                 let custom = ("period", "custom".to_owned());
                 Self {
-                    parameters: vec![custom, ("from", text(from)?), ("to", text(to)?)],
-                    from: Some(from),
-                    to: Some(to),
-                    previous_from: Some(from - (to - from)),
+                    parameters: vec![
+                        custom,
+                        ("from", format_time(start)?),
+                        ("to", format_time(end)?),
+                    ],
+                    start_s: Some(start),
+                    end_s: Some(end),
+                    previous_start_s: Some(start - (end - start)),
                 }
             }
             9 => Self {
                 parameters: vec![("from", date.to_string())],
-                from: Some(start(date, zone)?),
+                start_s: Some(start_of_day(date, zone)?),
                 ..Self::all()
             },
             _ => Self {
-                parameters: vec![("to", text(quarter)?)],
-                to: Some(quarter),
+                parameters: vec![("to", format_time(quarter)?)],
+                end_s: Some(quarter),
                 ..Self::all()
             },
         })
     }
 
-    pub(crate) fn contains(&self, at: i64) -> bool {
-        self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at < to)
+    pub(crate) fn contains(&self, time_s: i64) -> bool {
+        self.start_s.is_none_or(|start| start <= time_s)
+            && self.end_s.is_none_or(|end| time_s < end)
     }
 
     /// Returns whether the previous period contains the second.
-    pub(crate) fn previous_contains(&self, at: i64) -> bool {
-        self.previous_from.is_some_and(|from| from <= at) && self.from.is_some_and(|from| at < from)
+    pub(crate) fn previous_contains(&self, time_s: i64) -> bool {
+        self.previous_start_s.is_some_and(|start| start <= time_s)
+            && self.start_s.is_some_and(|end| time_s < end)
     }
 
-    /// The starts of the points of a series, for a period with start and end.
-    pub(crate) fn points(&self, interval: &str, zone: &TimeZone) -> anyhow::Result<Vec<i64>> {
+    /// Lists the starts of the points of a series, for a period with start and end.
+    pub(crate) fn list_points(&self, interval: &str, zone: &TimeZone) -> anyhow::Result<Vec<i64>> {
         let mut points = Vec::new();
-        let mut at = self.from.unwrap_or(i64::MAX);
-        while self.to.is_some_and(|to| at < to) {
-            points.push(at);
-            at = next_point(interval, at, zone)?;
+        let mut time_s = self.start_s.unwrap_or(i64::MAX);
+        while self.end_s.is_some_and(|end| time_s < end) {
+            points.push(time_s);
+            time_s = find_next_point(interval, time_s, zone)?;
         }
         Ok(points)
     }
 }
 
-/// The first second after `at` at which an interval starts.
-fn next_point(interval: &str, at: i64, zone: &TimeZone) -> anyhow::Result<i64> {
-    let local = Timestamp::from_second(at)?.to_zoned(zone.clone());
+/// Finds the first second after `time_s` at which an interval starts.
+fn find_next_point(interval: &str, time_s: i64, zone: &TimeZone) -> anyhow::Result<i64> {
+    let local = Timestamp::from_second(time_s)?.to_zoned(zone.clone());
     let date = local.date();
     let next = match interval {
         "hour" => {
-            let past = i64::from(local.minute()) * 60 + i64::from(local.second());
-            return Ok(at - past + 3_600);
+            let seconds_past = i64::from(local.minute()) * 60 + i64::from(local.second());
+            return Ok(time_s - seconds_past + 3_600);
         }
         "day" => date.tomorrow()?,
         "week" => {
@@ -145,7 +153,7 @@ fn next_point(interval: &str, at: i64, zone: &TimeZone) -> anyhow::Result<i64> {
         }
         _ => date.first_of_month().checked_add(1.month())?,
     };
-    start(next, zone)
+    start_of_day(next, zone)
 }
 
 #[cfg(test)]
@@ -154,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    fn at(text: &str) -> i64 {
+    fn parse_time(text: &str) -> i64 {
         text.parse::<Timestamp>().unwrap().as_second()
     }
 
@@ -193,9 +201,10 @@ mod tests {
             ),
         ];
         for (name, date, before, from, to) in cases {
-            let period = Period::named(name, date, &zone).unwrap();
-            let found = [period.previous_from, period.from, period.to];
-            let expected = [before, from, to].map(|hour| Some(at(&format!("{hour}:00:00Z"))));
+            let period = Period::from_name(name, date, &zone).unwrap();
+            let found = [period.previous_start_s, period.start_s, period.end_s];
+            let expected =
+                [before, from, to].map(|hour| Some(parse_time(&format!("{hour}:00:00Z"))));
             assert_eq!(found, expected, "{name}");
         }
     }
@@ -205,23 +214,26 @@ mod tests {
         let zone = TimeZone::get("Asia/Kathmandu").unwrap();
         let points = |interval: &str, from: &str, to: &str| {
             let period = Period {
-                from: Some(at(from)),
-                to: Some(at(to)),
+                start_s: Some(parse_time(from)),
+                end_s: Some(parse_time(to)),
                 ..Period::all()
             };
-            period.points(interval, &zone).unwrap()
+            period.list_points(interval, &zone).unwrap()
         };
         assert_eq!(
             points("hour", "2026-11-21T10:00:00Z", "2026-11-21T11:30:00Z"),
             [
-                at("2026-11-21T10:00:00Z"),
-                at("2026-11-21T10:15:00Z"),
-                at("2026-11-21T11:15:00Z")
+                parse_time("2026-11-21T10:00:00Z"),
+                parse_time("2026-11-21T10:15:00Z"),
+                parse_time("2026-11-21T11:15:00Z")
             ]
         );
         assert_eq!(
             points("week", "2026-11-21T00:00:00Z", "2026-11-24T00:00:00Z"),
-            [at("2026-11-21T00:00:00Z"), at("2026-11-22T18:15:00Z")]
+            [
+                parse_time("2026-11-21T00:00:00Z"),
+                parse_time("2026-11-22T18:15:00Z")
+            ]
         );
     }
 }

@@ -46,7 +46,7 @@ impl Answer {
 #[derive(Debug)]
 pub(crate) struct Client {
     agent: ureq::Agent,
-    base: String,
+    base_url: String,
 }
 
 impl Client {
@@ -56,7 +56,7 @@ impl Client {
             .timeout_global(Some(Duration::from_secs(60)));
         Self {
             agent: config.build().into(),
-            base: format!("http://{address}/api/v1"),
+            base_url: format!("http://{address}/api/v1"),
         }
     }
 
@@ -84,7 +84,7 @@ impl Client {
         body: Value,
     ) -> anyhow::Result<Answer> {
         let agent = self.agent.clone();
-        let url = format!("{}{path}", self.base);
+        let url = format!("{}{path}", self.base_url);
         let send = move || {
             let mut response = match method {
                 "POST" => agent.post(&url).send_json(&body)?,
@@ -103,7 +103,7 @@ impl Client {
             anyhow::Ok(Answer { status, body })
         };
         let answer = tokio::task::spawn_blocking(send).await?;
-        answer.with_context(|| format!("requesting {path}"))
+        answer.with_context(|| format!("cannot request {path}"))
     }
 }
 

@@ -11,31 +11,32 @@ const RATIO_ERROR_MAX: f64 = 1e-9;
 /// Returns the first difference: its path, the served value and the recounted value.
 pub(crate) fn compare(expected: &Value, served: &Value) -> Result<(), String> {
     let is_same = match (expected, served) {
-        (Value::Object(fields), Value::Object(found)) => {
+        (Value::Object(fields), Value::Object(served)) => {
             return fields.iter().try_for_each(|(name, value)| {
-                compare(value, found.get(name).unwrap_or(&Value::Null))
+                compare(value, served.get(name).unwrap_or(&Value::Null))
                     .map_err(|difference| format!("{name}: {difference}"))
             });
         }
-        (Value::Array(values), Value::Array(found)) => {
-            for (index, (value, found)) in values.iter().zip(found).enumerate() {
-                compare(value, found).map_err(|difference| format!("{index}: {difference}"))?;
+        (Value::Array(values), Value::Array(served)) => {
+            for (index, (value, served)) in values.iter().zip(served).enumerate() {
+                compare(value, served).map_err(|difference| format!("{index}: {difference}"))?;
             }
-            if values.len() != found.len() {
-                let (served, expected) = (found.len(), values.len());
+            if values.len() != served.len() {
+                let (served, expected) = (served.len(), values.len());
                 return Err(format!("served {served} items, recounted {expected}"));
             }
             true
         }
-        (Value::Number(value), Value::Number(found)) if value.is_f64() || found.is_f64() => {
-            let (value, found) = (value.as_f64(), found.as_f64());
-            value.zip(found).is_some_and(|(value, found)| {
-                (value - found).abs() <= RATIO_ERROR_MAX * value.abs().max(1.0)
+        (Value::Number(value), Value::Number(served)) if value.is_f64() || served.is_f64() => {
+            let (value, served) = (value.as_f64(), served.as_f64());
+            value.zip(served).is_some_and(|(value, served)| {
+                (value - served).abs() <= RATIO_ERROR_MAX * value.abs().max(1.0)
             })
         }
-        (Value::String(value), Value::String(found)) => {
-            let at = |text: &str| text.parse::<Timestamp>().ok();
-            value == found || at(value).is_some() && at(value) == at(found)
+        (Value::String(value), Value::String(served)) => {
+            let parse_time = |text: &str| text.parse::<Timestamp>().ok();
+            let (time, served_time) = (parse_time(value), parse_time(served));
+            value == served || time.is_some() && time == served_time
         }
         _ => expected == served,
     };

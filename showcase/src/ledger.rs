@@ -33,7 +33,7 @@ pub(crate) const FIELDS: [&str; 7] = [
 pub(crate) struct Event {
     pub(crate) offset: i64,
     /// Seconds since the Unix epoch, rounded down.
-    pub(crate) at: i64,
+    pub(crate) time_s: i64,
     pub(crate) amount: i64,
     /// For each of [`FIELDS`], the index of its value in [`Ledger::values`].
     pub(crate) values: [usize; 7],
@@ -78,13 +78,8 @@ impl<'a> Ledger<'a> {
 
     /// Reads to the ends of all partitions, and returns these ends.
     pub(crate) async fn read_all(&mut self) -> anyhow::Result<Vec<i64>> {
-        let spans = self
-            .shared
-            .setup
-            .stores
-            .log
-            .spans(Source::Plays.topic())
-            .await?;
+        let log = &self.shared.setup.stores.log;
+        let spans = log.spans(Source::Plays.topic()).await?;
         let ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
         self.read_to(&ends).await?;
         Ok(ends)
@@ -93,8 +88,8 @@ impl<'a> Ledger<'a> {
     /// Reads at least up to a position.
     pub(crate) async fn read_to(&mut self, position: &[i64]) -> anyhow::Result<()> {
         let log = &self.shared.setup.stores.log;
-        for (number, end) in (0..).zip(position) {
-            let index = number as usize;
+        for (partition, end) in (0..).zip(position) {
+            let index = partition as usize;
             if index == self.partitions.len() {
                 self.partitions.push(PartitionEvents {
                     next_offset: 0,
@@ -103,12 +98,12 @@ impl<'a> Ledger<'a> {
                 });
             }
             while self.partitions[index].next_offset < *end {
-                let from = self.partitions[index].next_offset;
+                let start = self.partitions[index].next_offset;
                 let topic = Source::Plays.topic();
-                let fetched = log.fetch(topic, number, from, FETCH_LIMIT).await?;
+                let fetched = log.fetch(topic, partition, start, FETCH_LIMIT).await?;
                 anyhow::ensure!(
-                    fetched.next_offset > from,
-                    "an answer counts up to offset {end} of partition {index}, but the log ends at {from}"
+                    fetched.next_offset > start,
+                    "an answer counts up to offset {end} of partition {index}, but the log ends at {start}"
                 );
                 let records = &fetched.records;
                 for (offset, line) in records.offsets.values().iter().zip(records.values.iter()) {
@@ -122,7 +117,7 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    /// The events below a position.
+    /// Returns the events below a position.
     pub(crate) fn below<'b>(&'b self, position: &'b [i64]) -> impl Iterator<Item = &'b Event> {
         let partitions = self.partitions.iter().zip(position);
         partitions.flat_map(|(PartitionEvents { events, .. }, end)| {
@@ -150,12 +145,12 @@ impl<'a> Ledger<'a> {
         }
         let event: Value = serde_json::from_slice(line)?;
         let field = |name: &str| event.get(name).unwrap_or(&Value::Null);
-        let at: Timestamp = field("at").as_str().unwrap_or_default().parse()?;
+        let time: Timestamp = field("at").as_str().unwrap_or_default().parse()?;
         let owner = field("owner_id")
             .as_i64()
             .context("the line has no owner_id")?;
         let id = field("event_id").as_str().unwrap_or_default().to_owned();
-        if !self.identities.insert((owner, id, at.as_microsecond())) {
+        if !self.identities.insert((owner, id, time.as_microsecond())) {
             return Ok(());
         }
         let values = FIELDS.map(|name| {
@@ -169,7 +164,7 @@ impl<'a> Ledger<'a> {
         });
         self.partitions[index].events.push(Event {
             offset,
-            at: at.as_millisecond().div_euclid(1_000),
+            time_s: time.as_millisecond().div_euclid(1_000),
             amount: field("amount").as_i64().unwrap_or(1),
             values,
         });

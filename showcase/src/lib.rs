@@ -58,7 +58,7 @@ impl Demo {
         let initial_spans = setup.stores.log.spans(Source::Plays.topic()).await?;
         let shared = SharedState::new(setup);
         if shared.setup.seconds.is_some() {
-            stored_rows::load(&shared).await?;
+            stored_rows::load_tables(&shared).await?;
         }
         Box::pin(traffic::write_history(&shared, &mut *lines)).await?;
         Ok(Self {

@@ -38,7 +38,7 @@ pub(crate) struct PlaysQuery {
 }
 
 impl PlaysQuery {
-    /// The total of all time of an owner or a track.
+    /// Creates a query of the total of all time of an owner or a track.
     pub(crate) fn all_time(field: usize, value: usize) -> Self {
         let mut filter = [None; 7];
         filter[field] = Some(value);
@@ -52,11 +52,13 @@ impl PlaysQuery {
         }
     }
 
-    /// A query of each kind for the owner of an event, for the week until the day before yesterday.
-    pub(crate) fn every_kind(event: &Event, now: i64) -> anyhow::Result<Vec<Self>> {
-        let today = Timestamp::from_second(now)?.to_zoned(TimeZone::UTC).date();
+    /// Creates a query of each kind for the owner of an event, for the week until the day before yesterday.
+    pub(crate) fn every_kind(event: &Event, now_s: i64) -> anyhow::Result<Vec<Self>> {
+        let today = Timestamp::from_second(now_s)?
+            .to_zoned(TimeZone::UTC)
+            .date();
         let last = today.checked_sub(2.days())?;
-        let period = Period::named("7d", last, &TimeZone::UTC)?;
+        let period = Period::from_name("7d", last, &TimeZone::UTC)?;
         let kinds = ["total", "change of a total", "series", "breakdown"];
         let query = |kind| Self {
             kind,
@@ -66,21 +68,21 @@ impl PlaysQuery {
         Ok(kinds.map(query).to_vec())
     }
 
-    /// A random query. Its answer usually includes the event.
-    pub(crate) fn random(event: &Event, now: i64, rng: &mut StdRng) -> anyhow::Result<Self> {
+    /// Creates a random query. Its answer usually includes the event.
+    pub(crate) fn random(event: &Event, now_s: i64, rng: &mut StdRng) -> anyhow::Result<Self> {
         let zone = TimeZone::get(ZONES.split(' ').choose(rng).unwrap_or("UTC"))?;
         // Half of the queries are about the present, where answers combine the layers.
-        let at = if rng.random() { event.at } else { now };
-        let period = Period::random(at, &zone, rng)?;
-        let length = period
-            .to
+        let time_s = if rng.random() { event.time_s } else { now_s };
+        let period = Period::random(time_s, &zone, rng)?;
+        let length_s = period
+            .end_s
             .unwrap_or(i64::MAX)
-            .saturating_sub(period.from.unwrap_or(0));
+            .saturating_sub(period.start_s.unwrap_or(0));
         let kind = match rng.random_range(0..10) {
             // The previous period of a current one depends on the time of the request, which the recount does not know.
-            0..4 if period.previous_from.is_none() || period.to > Some(now - 60) => "total",
+            0..4 if period.previous_start_s.is_none() || period.end_s > Some(now_s - 60) => "total",
             0..4 => "change of a total",
-            4..7 if period.previous_from.is_some() => "series",
+            4..7 if period.previous_start_s.is_some() => "series",
             _ => "breakdown",
         };
         let choice = rng.random_range(0..20);
@@ -97,7 +99,7 @@ impl PlaysQuery {
             // Index 0 is null, for which there is no filter.
             filter[field] = Some(value).filter(|value| is_chosen && *value > 0);
         }
-        let intervals = if length <= 31 * 86_400 { 0..4 } else { 1..4 };
+        let intervals = if length_s <= 31 * 86_400 { 0..4 } else { 1..4 };
         Ok(Self {
             kind,
             filter,
@@ -116,21 +118,21 @@ impl PlaysQuery {
     }
 
     pub(crate) fn parameters(&self, values: &[Value]) -> Parameters {
-        let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+        let to_text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
         let filters = FIELDS.into_iter().zip(self.filter);
-        let filters = filters.filter_map(|(name, value)| Some((name, text(&values[value?]))));
-        let mut all: Parameters = filters.chain(self.period.parameters.clone()).collect();
-        all.extend(self.zone.iana_name().map(|zone| ("tz", zone.to_owned())));
+        let filters = filters.filter_map(|(name, value)| Some((name, to_text(&values[value?]))));
+        let mut parameters: Parameters = filters.chain(self.period.parameters.clone()).collect();
+        parameters.extend(self.zone.iana_name().map(|zone| ("tz", zone.to_owned())));
         match self.kind {
-            "change of a total" => all.push(("compare", "previous".to_owned())),
-            "series" => all.push(("interval", self.interval.to_owned())),
+            "change of a total" => parameters.push(("compare", "previous".to_owned())),
+            "series" => parameters.push(("interval", self.interval.to_owned())),
             "breakdown" => {
-                all.push(("by", FIELDS[self.by].trim_end_matches("_id").to_owned()));
-                all.push(("limit", ROWS_MAX.to_string()));
+                parameters.push(("by", FIELDS[self.by].trim_end_matches("_id").to_owned()));
+                parameters.push(("limit", ROWS_MAX.to_string()));
             }
             _ => {}
         }
-        all
+        parameters
     }
 
     /// Computes the expected answer from events.
@@ -143,33 +145,34 @@ impl PlaysQuery {
         values: &[Value],
     ) -> anyhow::Result<Value> {
         let (mut count, mut previous) = (0, 0);
-        let points = self.period.points(self.interval, &self.zone)?;
-        let mut points: BTreeMap<i64, i64> = points.into_iter().map(|at| (at, 0)).collect();
+        let points = self.period.list_points(self.interval, &self.zone)?;
+        let mut points: BTreeMap<i64, i64> = points.into_iter().map(|start| (start, 0)).collect();
         let mut rows: BTreeMap<usize, i64> = BTreeMap::new();
         for event in events {
             let mut pairs = self.filter.iter().zip(event.values);
             if !pairs.all(|(required, value)| required.is_none_or(|required| required == value)) {
                 continue;
             }
-            if self.period.previous_contains(event.at) {
+            if self.period.previous_contains(event.time_s) {
                 previous += event.amount;
             }
-            if self.period.contains(event.at) {
+            if self.period.contains(event.time_s) {
                 count += event.amount;
                 *rows.entry(event.values[self.by]).or_default() += event.amount;
-                if let Some((_, point)) = points.range_mut(..=event.at).next_back() {
+                if let Some((_, point)) = points.range_mut(..=event.time_s).next_back() {
                     *point += event.amount;
                 }
             }
         }
-        let point = |(at, count)| json!({"at": Timestamp::from_second(at).ok(), "count": count});
+        let point =
+            |(start, count)| json!({"at": Timestamp::from_second(start).ok(), "count": count});
         let mut rows: Vec<(&Value, i64)> =
             rows.iter().map(|(key, n)| (&values[*key], *n)).collect();
         rows.retain(|(_, part)| *part != 0);
         // Rows with equal counts are ordered by key: text by its bytes, null last.
         rows.sort_by_key(|&(key, n)| (Reverse(n), key.is_null(), key.as_i64(), key.as_str()));
         rows.truncate(ROWS_MAX);
-        let row = |(key, part)| json!({"key": key, "count": part, "share": ratio(part, count)});
+        let row = |(key, part)| json!({"key": key, "count": part, "share": divide(part, count)});
         Ok(match self.kind {
             "total" => json!({"count": count}),
             "series" => json!({"points": points.into_iter().map(point).collect::<Value>()}),
@@ -177,17 +180,18 @@ impl PlaysQuery {
                 json!({"rows": rows.into_iter().map(row).collect::<Value>(), "total": count})
             }
             _ => {
-                let change = ratio(count - previous, previous);
+                let change = divide(count - previous, previous);
                 json!({"count": count, "previous": previous, "change": change})
             }
         })
     }
 }
 
-fn ratio(part: i64, all: i64) -> Option<f64> {
+/// Divides two counts; `None` if the second is 0.
+fn divide(part: i64, total: i64) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    let ratio = part as f64 / all as f64;
-    (all != 0).then_some(ratio)
+    let ratio = part as f64 / total as f64;
+    (total != 0).then_some(ratio)
 }
 
 #[cfg(test)]
@@ -209,7 +213,7 @@ mod tests {
         ];
         let event = |at: &str, track: usize, country: usize, amount: i64| Event {
             offset: 0,
-            at: at.parse::<Timestamp>().unwrap().as_second(),
+            time_s: at.parse::<Timestamp>().unwrap().as_second(),
             amount,
             values: [1, track, 0, country, 0, 0, 6],
         };
@@ -223,7 +227,7 @@ mod tests {
         let mut query = PlaysQuery::all_time(OWNER, 1);
         assert_eq!(recount(&query), json!({"count": 10}));
         let day = date(2026, 11, 21);
-        query.period = Period::named("today", day, &TimeZone::UTC).unwrap();
+        query.period = Period::from_name("today", day, &TimeZone::UTC).unwrap();
         query.kind = "change of a total";
         let expected = json!({"count": 9, "previous": 1, "change": 8.0});
         assert_eq!(recount(&query), expected);
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(recount(&query), json!({"rows": rows, "total": 9}));
         query.filter[TRACK] = Some(3);
         query.zone = TimeZone::get("Asia/Tokyo").unwrap();
-        query.period = Period::named("7d", day, &query.zone).unwrap();
+        query.period = Period::from_name("7d", day, &query.zone).unwrap();
         query.kind = "series";
         let points = recount(&query)["points"].as_array().unwrap().clone();
         let counts: Vec<i64> = points

@@ -40,7 +40,7 @@ pub(crate) const TABLES: [(Source, usize, &str); 6] = [
         "id name owner athlete_capacity version",
     ),
 ];
-/// Stands for a value that the server assigns and does not return. Any stored value is right.
+/// Placeholder for a value that the server assigns and does not return. Any stored value is correct.
 const UNKNOWN: &str = "?";
 
 /// The expected rows by source and key. All values are text.
@@ -52,7 +52,9 @@ impl ExpectedRows {
     pub(crate) fn apply(&mut self, source: Source, line: &[u8]) {
         let line: Value = serde_json::from_slice(line).unwrap_or_default();
         if let Some((.., columns)) = TABLES.iter().find(|table| table.0 == source) {
-            let row = columns.split(' ').map(|column| text(&line, column));
+            let row = columns
+                .split(' ')
+                .map(|column| format_column(&line, column));
             self.put(source, row.collect());
         }
     }
@@ -126,8 +128,8 @@ impl ExpectedRows {
 
     /// Compares the rows of a table with the expected ones, and returns the differences.
     pub(crate) fn compare(&self, source: Source, keys: usize, stored: &[Row]) -> Vec<String> {
-        let none = BTreeMap::new();
-        let expected = self.0.get(&source).unwrap_or(&none);
+        let no_rows = BTreeMap::new();
+        let expected = self.0.get(&source).unwrap_or(&no_rows);
         let mut missing: BTreeMap<&[Option<String>], &Row> = expected
             .iter()
             .map(|(key, row)| (key.as_slice(), row))
@@ -151,31 +153,31 @@ impl ExpectedRows {
     }
 }
 
-/// The value of a column in the row of a line.
-fn text(line: &Value, column: &str) -> Option<String> {
+/// Formats a column of the row of a line.
+fn format_column(line: &Value, column: &str) -> Option<String> {
     let flag = |is_set: bool| Some(u8::from(is_set).to_string());
-    let or = |default: &str| json_text(&line[column]).or_else(|| Some(default.to_owned()));
+    let with_default = |text: &str| format_json(&line[column]).or_else(|| Some(text.to_owned()));
     match column {
         "is_deleted" => flag(line["deleted"] == true),
         "is_disqualified" => flag(line["disqualified"] == true),
         "is_hidden" => flag(line["visibility"] == "only_me"),
         "is_revoked" => flag(!line["revoked_at"].is_null()),
-        "elapsed_time_s" => json_text(&line["elapsed_time"]),
+        "elapsed_time_s" => format_json(&line["elapsed_time"]),
         "started_at_us" | "created_at_us" | "revoked_at_us" => {
-            let at = line[column.trim_end_matches("_us")].as_str()?;
-            let at: Timestamp = at.parse().ok()?;
-            Some(at.as_microsecond().to_string())
+            let time = line[column.trim_end_matches("_us")].as_str()?;
+            let time: Timestamp = time.parse().ok()?;
+            Some(time.as_microsecond().to_string())
         }
         "weight_kg" => line[column].as_f64().map(|kg| Value::from(kg).to_string()),
         "owner" => Some(line[column].to_string()),
-        "tz" => or("UTC"),
-        "athlete_capacity" => or("1"),
-        "version" => or("0"),
-        _ => json_text(&line[column]),
+        "tz" => with_default("UTC"),
+        "athlete_capacity" => with_default("1"),
+        "version" => with_default("0"),
+        _ => format_json(&line[column]),
     }
 }
 
-fn json_text(value: &Value) -> Option<String> {
+fn format_json(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),

@@ -52,7 +52,7 @@ impl Summary {
     ///
     /// # Errors
     /// Fails if there are differences, or too few batch runs or answers.
-    pub fn verdict(&self) -> anyhow::Result<()> {
+    pub fn check_result(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.differences == 0,
             "{} served values differ from the recount; this is a bug in Backstitch, please report it",
@@ -67,9 +67,9 @@ impl Summary {
         Ok(())
     }
 
-    /// The summary as text.
+    /// Formats the summary as text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         format!(
             "{} lines ({} of them rejected), {} batch runs\n\
              {} answers compared with a recount, {} of them during a batch run: {} differences\n\
@@ -124,25 +124,16 @@ impl SharedState {
 
     /// Runs a query of the entity store.
     pub(crate) async fn query(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
-        let rows = self
-            .setup
-            .stores
-            .entities
-            .query(sql, QUERY_TIMEOUT_MS)
-            .await?
-            .rows;
+        let entities = &self.setup.stores.entities;
+        let rows = entities.query(sql, QUERY_TIMEOUT_MS).await?.rows;
         let blocks: Vec<Vec<Row>> = futures::TryStreamExt::try_collect(rows).await?;
         Ok(blocks.concat())
     }
 
     /// Ingests lines, and verifies that the intake rejects exactly the invalid ones.
     pub(crate) async fn ingest(&self, source: Source, lines: &[Line]) -> anyhow::Result<()> {
-        let Some(intake) = self
-            .setup
-            .intakes
-            .get(&source)
-            .filter(|_| !lines.is_empty())
-        else {
+        let intake = self.setup.intakes.get(&source);
+        let Some(intake) = intake.filter(|_| !lines.is_empty()) else {
             return Ok(());
         };
         let valid = lines.iter().filter(|line| line.is_valid);
@@ -291,15 +282,15 @@ mod tests {
             answers: kinds.map(|kind| (kind, 1)).collect(),
             ..Summary::default()
         };
-        assert!(summary.verdict().is_ok());
+        assert!(summary.check_result().is_ok());
         summary.answers.remove("b");
-        assert!(summary.verdict().is_err());
+        assert!(summary.check_result().is_err());
         summary.answers.insert("b", 1);
         summary.record_difference("/stats: count: served 4, recounted 3");
-        assert!(summary.verdict().is_err());
+        assert!(summary.check_result().is_err());
         assert!(
             summary
-                .text()
+                .to_text()
                 .ends_with("\n/stats: count: served 4, recounted 3")
         );
     }

@@ -5,7 +5,7 @@ use schemas::source::Source;
 use crate::rows::TABLES;
 use crate::shared::{SharedState, lock};
 
-fn select(source: Source, columns: &str) -> String {
+fn build_select(source: Source, columns: &str) -> String {
     let columns = columns
         .replace(' ', ", ")
         .replace(
@@ -17,9 +17,9 @@ fn select(source: Source, columns: &str) -> String {
 }
 
 /// Adds the rows that are stored now to the expected rows.
-pub(crate) async fn load(shared: &SharedState) -> anyhow::Result<()> {
+pub(crate) async fn load_tables(shared: &SharedState) -> anyhow::Result<()> {
     for (source, _, columns) in TABLES {
-        for row in shared.query(&select(source, columns)).await? {
+        for row in shared.query(&build_select(source, columns)).await? {
             lock(&shared.rows).put(source, row);
         }
     }
@@ -27,10 +27,10 @@ pub(crate) async fn load(shared: &SharedState) -> anyhow::Result<()> {
 }
 
 /// Compares all tables with the expected rows.
-pub(crate) async fn compare(shared: &SharedState) -> anyhow::Result<()> {
+pub(crate) async fn compare_tables(shared: &SharedState) -> anyhow::Result<()> {
     for (source, keys, columns) in TABLES {
         let was_running = shared.setup.batch.is_running();
-        let stored = shared.query(&select(source, columns)).await?;
+        let stored = shared.query(&build_select(source, columns)).await?;
         shared.count_answer("rows", was_running);
         let differences = lock(&shared.rows).compare(source, keys, &stored);
         let mut summary = lock(&shared.summary);

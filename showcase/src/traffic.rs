@@ -31,19 +31,19 @@ const AUTHORIZATIONS: i64 = 1_600;
 const EFFORTS_MAX: i64 = 20_000;
 const EVENTS_PER_EFFORT: i64 = 8;
 /// The usage of each application at the start, in percent of its capacity.
-const USAGE: [i64; 12] = [97, 61, 102, 34, 88, 12, 75, 99, 45, 91, 26, 68];
+const USAGE_PERCENT: [i64; 12] = [97, 61, 102, 34, 88, 12, 75, 99, 45, 91, 26, 68];
 /// The domain of the owners of a demo's applications, by which a demo's data is recognized.
-const DEVELOPERS: &str = "@showcase.example";
+const DEVELOPER_DOMAIN: &str = "@showcase.example";
 const FIRST_OWNER: &str = "SELECT owner FROM applications WHERE id = 1";
 /// Selects any row of any entity.
 const FIRST_ROW: &str = "SELECT '1' FROM (SELECT id FROM athletes UNION ALL SELECT id FROM efforts \
     UNION ALL SELECT id FROM applications UNION ALL SELECT id FROM authorizations \
     UNION ALL SELECT club_id FROM clubs UNION ALL SELECT follower_id FROM follows) AS ids LIMIT 1";
-const CONNECTED: &str = "SELECT DISTINCT application_id, athlete_id FROM authorizations \
+const CONNECTED_ATHLETES: &str = "SELECT DISTINCT application_id, athlete_id FROM authorizations \
     WHERE revoked_at_us IS NULL";
 
-/// The numbers of plays and rows per second. One in five is a row, up to 100 rows, the rate for which entity stores are designed.
-fn per_second(shared: &SharedState) -> (f64, f64) {
+/// Returns the numbers of plays and rows per second. One in five is a row, up to 100 rows, the rate for which entity stores are designed.
+fn rates(shared: &SharedState) -> (f64, f64) {
     let rate = f64::from(shared.setup.rate);
     let rows = (rate / 5.0).min(100.0);
     (rate - rows, rows)
@@ -63,7 +63,7 @@ pub(crate) async fn write_history(
     let is_first = plays.iter().all(|span| span.end == 0) && !has_rows;
     let owner = format!("{:?}", shared.query(FIRST_OWNER).await?);
     anyhow::ensure!(
-        is_first || owner.contains(DEVELOPERS),
+        is_first || owner.contains(DEVELOPER_DOMAIN),
         "the installation contains data that is not from a demo; choose another folder with --data-dir"
     );
     let now_ms = shared.setup.clock.now_ms();
@@ -93,28 +93,31 @@ pub(crate) async fn write_history(
         (
             NamedKind::Owner,
             OWNERS,
-            words::artist as fn(usize) -> String,
+            words::artist_name as fn(usize) -> String,
         ),
-        (NamedKind::Track, TRACKS, words::track),
-        (NamedKind::Segment, SEGMENTS, words::segment),
+        (NamedKind::Track, TRACKS, words::track_title),
+        (NamedKind::Segment, SEGMENTS, words::segment_name),
     ] {
         let ids = (1..=count).zip(0..);
-        let names: Vec<_> = ids.map(|(id, at)| (id, Some(name(at)))).collect();
+        let names: Vec<_> = ids.map(|(id, index)| (id, Some(name(index)))).collect();
         stores.entities.set_names(kind, &names).await?;
     }
     // Capacities follow from the connected athletes and the intended usage.
-    let connected = shared.query(CONNECTED).await?;
-    let applications = USAGE.into_iter().enumerate().map(|(index, percent)| {
-        let (id, name) = (index + 1, words::application(index));
-        let is_connected = |row: &&Vec<Option<String>>| row[0] == Some(id.to_string());
-        let count = connected.iter().filter(is_connected).count();
-        let athletes = i64::try_from(count).unwrap_or(0);
-        let row = json!({
-            "id": id, "name": name, "owner": format!("developer-{id}{DEVELOPERS}"),
-            "athlete_capacity": 100 * athletes / percent,
+    let connected = shared.query(CONNECTED_ATHLETES).await?;
+    let applications = USAGE_PERCENT
+        .into_iter()
+        .enumerate()
+        .map(|(index, percent)| {
+            let (id, name) = (index + 1, words::application_name(index));
+            let is_connected = |row: &&Vec<Option<String>>| row[0] == Some(id.to_string());
+            let count = connected.iter().filter(is_connected).count();
+            let athletes = i64::try_from(count).unwrap_or(0);
+            let row = json!({
+                "id": id, "name": name, "owner": format!("developer-{id}{DEVELOPER_DOMAIN}"),
+                "athlete_capacity": 100 * athletes / percent,
+            });
+            Line::new(row.to_string().into_bytes(), true)
         });
-        Line::new(row.to_string().into_bytes(), true)
-    });
     let applications: Vec<Line> = applications.collect();
     shared.ingest(Source::Applications, &applications).await?;
     write_plays_history(shared, lines).await
@@ -130,7 +133,7 @@ async fn write_plays_history(
     let (mut due, mut events_due) = (0.0, Vec::new());
     for hour in 0..HISTORY_HOURS {
         let growth = 1.0 - GROWTH * (1.0 - f64::from(hour) / hours);
-        let plays_per_hour = per_second(shared).0 * 3_600.0 * relative_activity(at_ms) * growth;
+        let plays_per_hour = rates(shared).0 * 3_600.0 * relative_activity(at_ms) * growth;
         let is_recent = hour >= HISTORY_HOURS - RECENT_HOURS;
         let recent = f64::from(u8::from(is_recent)) * RECENT_FRACTION / f64::from(RECENT_HOURS);
         let events_per_hour = events * ((1.0 - RECENT_FRACTION) / hours + recent);
@@ -189,16 +192,16 @@ async fn ingest_live(
     lines: &mut dyn LineGenerator,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (plays, rows) = per_second(shared);
+    let (plays, rows) = rates(shared);
     let mut rng = StdRng::seed_from_u64(shared.setup.seed);
-    let (mut before, mut plays_due, mut rows_due) = (Instant::now(), 0.0, 0.0);
+    let (mut last_tick, mut plays_due, mut rows_due) = (Instant::now(), 0.0, 0.0);
     // Without verification, athletes change less often.
     let choices = shared.setup.seconds.map_or(100, |_| 25);
     while sleep(TICK, stop).await {
         let now_ms = shared.setup.clock.now_ms();
-        // After a pause, such as a laptop's sleep, at most one second is made up for.
-        let elapsed = before.elapsed().as_secs_f64().min(1.0);
-        before = Instant::now();
+        // After a pause, such as a laptop's sleep, events of at most one second are ingested at once.
+        let elapsed = last_tick.elapsed().as_secs_f64().min(1.0);
+        last_tick = Instant::now();
         plays_due += elapsed * plays * relative_activity(now_ms);
         let events = (0..take_whole(&mut plays_due)).map(|_| lines.play(now_ms - 1_500, 1));
         let events: Vec<Line> = events.collect();
@@ -233,14 +236,14 @@ pub(crate) async fn sleep(duration: Duration, stop: &CancellationToken) -> bool 
 
 /// Removes and returns the integer part of a number.
 fn take_whole(number: &mut f64) -> u32 {
-    let whole = number.trunc();
-    *number -= whole;
+    let integer_part = number.trunc();
+    *number -= integer_part;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "cut to the range"
     )]
     {
-        whole as u32
+        integer_part as u32
     }
 }

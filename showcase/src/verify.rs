@@ -17,7 +17,7 @@ use stores::log::Span;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::boards::{Board, compare_moving, counts, efforts};
+use crate::boards::{Board, compare_while_changing, expected_counts, read_efforts};
 use crate::client::Parameters;
 use crate::ledger::Ledger;
 use crate::queries::PlaysQuery;
@@ -37,7 +37,7 @@ const QUERIES_PER_STEP: usize = 8;
 /// The number of queries of plays, and of boards, after the traffic has ended.
 const FINAL_QUERIES: usize = 300;
 /// The number of boards that are verified while rows change.
-const MOVING_BOARDS: usize = 3;
+const CHANGING_BOARDS: usize = 3;
 /// Upper limit of the owners, and of the tracks, whose totals are verified at the end.
 const TOTALS_MAX: usize = 150;
 /// The entity sources whose changes the speed layer counts.
@@ -55,7 +55,7 @@ pub(crate) struct Verifier<'a> {
     /// The efforts at the last verification of boards.
     efforts: BTreeSet<Row>,
     /// Boards with their entries at the last verification.
-    moving: Vec<(Board, Vec<Value>)>,
+    changing_boards: Vec<(Board, Vec<Value>)>,
 }
 
 impl<'a> Verifier<'a> {
@@ -66,7 +66,7 @@ impl<'a> Verifier<'a> {
             ledger: Ledger::new(shared, initial_spans),
             rng: StdRng::seed_from_u64(shared.setup.seed),
             efforts: BTreeSet::new(),
-            moving: Vec::new(),
+            changing_boards: Vec::new(),
         }
     }
 
@@ -79,7 +79,7 @@ impl<'a> Verifier<'a> {
     ) -> anyhow::Result<()> {
         let (start, duration) = (Instant::now(), Duration::from_secs(seconds));
         self.verify_rows(false).await?;
-        let mut boards_at = Instant::now();
+        let mut boards_verified = Instant::now();
         while !end.is_cancelled() {
             let has_enough_runs = self.shared.setup.batch.runs() >= RUNS_MIN;
             let elapsed = start.elapsed();
@@ -88,9 +88,9 @@ impl<'a> Verifier<'a> {
                 break;
             }
             self.verify_plays(QUERIES_PER_STEP).await?;
-            if boards_at.elapsed() > BOARDS_INTERVAL {
+            if boards_verified.elapsed() > BOARDS_INTERVAL {
                 self.verify_rows(false).await?;
-                boards_at = Instant::now();
+                boards_verified = Instant::now();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -115,7 +115,7 @@ impl<'a> Verifier<'a> {
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
         while sleep(APPLICATIONS_INTERVAL, end).await {
-            let outcome = applications::change(self.shared, &mut self.rng).await;
+            let outcome = applications::change_random(self.shared, &mut self.rng).await;
             if !end.is_cancelled() {
                 outcome?;
             }
@@ -126,10 +126,10 @@ impl<'a> Verifier<'a> {
     async fn verify_plays(&mut self, count: usize) -> anyhow::Result<()> {
         self.ledger.read_all().await?;
         for _ in 0..count {
-            let now = self.shared.setup.clock.now_ms().div_euclid(1_000);
+            let now_s = self.shared.setup.clock.now_ms().div_euclid(1_000);
             let number = usize::try_from(self.rng.random::<u32>())?;
             if let Some(event) = self.ledger.pick(number) {
-                let query = PlaysQuery::random(event, now, &mut self.rng)?;
+                let query = PlaysQuery::random(event, now_s, &mut self.rng)?;
                 self.verify(&query, &[]).await?;
             }
         }
@@ -167,8 +167,8 @@ impl<'a> Verifier<'a> {
         });
         let mut queries: Vec<PlaysQuery> = totals.collect();
         if let Some(event) = self.ledger.pick(0) {
-            let now = self.shared.setup.clock.now_ms().div_euclid(1_000);
-            queries.extend(PlaysQuery::every_kind(event, now)?);
+            let now_s = self.shared.setup.clock.now_ms().div_euclid(1_000);
+            queries.extend(PlaysQuery::every_kind(event, now_s)?);
         }
         for query in &queries {
             self.verify(query, &ends).await?;
@@ -181,25 +181,25 @@ impl<'a> Verifier<'a> {
     async fn verify_rows(&mut self, is_last: bool) -> anyhow::Result<()> {
         let shared = self.shared;
         let mut answers = Vec::new();
-        for (board, before) in std::mem::take(&mut self.moving) {
+        for (board, before) in std::mem::take(&mut self.changing_boards) {
             let (path, parameters) = (board.path(), page_parameters(&board, 0, ENTRIES_MAX));
             let answer = shared.fetch("moving board", &path, &parameters).await?;
             answers.push((answer, board, before));
         }
         let _guard = shared.row_changes.lock().await;
-        let efforts_now = efforts(shared).await?;
+        let efforts_now = read_efforts(shared).await?;
         for (answer, board, before) in answers {
             let complete = (200, json!({"provenance": {"complete": true}}));
             shared.compare(&format!("{board:?} while rows change"), &complete, &answer);
-            let compared = compare_moving(&self.efforts, &efforts_now, &before, &answer.body);
-            if let Err(difference) = compared {
+            let result = compare_while_changing(&self.efforts, &efforts_now, &before, &answer.body);
+            if let Err(difference) = result {
                 let difference = format!("{board:?} while rows change: {difference}");
                 lock(&shared.summary).record_difference(&difference);
             }
         }
-        applications::change(shared, &mut self.rng).await?;
+        applications::change_random(shared, &mut self.rng).await?;
         shared.catch_up(&ENTITY_SOURCES).await?;
-        stored_rows::compare(shared).await?;
+        stored_rows::compare_tables(shared).await?;
         let now = Timestamp::from_millisecond(shared.setup.clock.now_ms())?;
         let today = now.to_zoned(TimeZone::UTC).date();
         let count = match is_last {
@@ -210,17 +210,17 @@ impl<'a> Verifier<'a> {
             let board = Board::random(today, false, &mut self.rng);
             self.verify_board(&board).await?;
         }
-        for board in Board::all(today).iter().filter(|_| is_last) {
-            let entries = board.entries(shared).await?;
+        for board in Board::list_all(today).iter().filter(|_| is_last) {
+            let entries = board.recount(shared).await?;
             self.verify_page(board, &entries, 0, ENTRIES_MAX).await?;
         }
         self.verify_counts_and_applications(is_last).await?;
-        for _ in 0..MOVING_BOARDS {
+        for _ in 0..CHANGING_BOARDS {
             let board = Board::random(today, true, &mut self.rng);
-            let entries = board.entries(shared).await?;
-            self.moving.push((board, entries));
+            let entries = board.recount(shared).await?;
+            self.changing_boards.push((board, entries));
         }
-        self.efforts = efforts(shared).await?;
+        self.efforts = read_efforts(shared).await?;
         Ok(())
     }
 
@@ -230,12 +230,12 @@ impl<'a> Verifier<'a> {
         let chosen = self.rng.random_range(1..=SEGMENTS);
         for segment in (1..=SEGMENTS).filter(|segment| is_last || *segment == chosen) {
             let path = format!("/segments/{segment}/counts");
-            let counts = counts(shared, segment).await?;
+            let counts = expected_counts(shared, segment).await?;
             shared
                 .check("counts", &path, &NO_PARAMETERS, (200, counts))
                 .await?;
         }
-        let all = applications::all(shared).await?;
+        let all = applications::expected_applications(shared).await?;
         let is_chosen = |application: &&Value| is_last || application["id"] == chosen;
         for application in all.iter().filter(is_chosen) {
             let path = format!("/applications/{}", application["id"]);
@@ -253,7 +253,7 @@ impl<'a> Verifier<'a> {
 
     /// Verifies a random page of a board, or the entry of a random athlete.
     async fn verify_board(&mut self, board: &Board) -> anyhow::Result<()> {
-        let entries = board.entries(self.shared).await?;
+        let entries = board.recount(self.shared).await?;
         let total = entries.len();
         if self.rng.random_bool(0.5) {
             let offset = self.rng.random_range(0..total + 2);

@@ -12,7 +12,8 @@ const PLACES: &str = "Mill Lane,Chapel Hill,Reservoir Road,Old Quarry,Beacon,Can
     Ferry Wharf,Windmill,Long Barrow,Station Road,Harbour Wall,Pine Ridge";
 const KINDS: &str = "Climb,Sprint,Loop,Descent,Out and Back";
 
-fn word(words: &'static str, separator: char, index: usize) -> &'static str {
+/// Picks a word by any index, modulo the number of words.
+fn pick_word(words: &'static str, separator: char, index: usize) -> &'static str {
     let count = words.split(separator).count();
     words
         .split(separator)
@@ -20,31 +21,35 @@ fn word(words: &'static str, separator: char, index: usize) -> &'static str {
         .unwrap_or_default()
 }
 
-/// Two words. There are 256 combinations.
-fn adjective_and_noun(number: usize) -> String {
-    let noun = word(NOUNS, ' ', number + number / 16);
-    format!("{} {noun}", word(ADJECTIVES, ' ', number))
+/// Joins an adjective and a noun. There are 256 combinations.
+fn join_words(number: usize) -> String {
+    let noun = pick_word(NOUNS, ' ', number + number / 16);
+    format!("{} {noun}", pick_word(ADJECTIVES, ' ', number))
 }
 
 /// The name of an application. There are 16.
 #[must_use]
-pub fn application(number: usize) -> &'static str {
-    word(APPLICATIONS, ',', number)
+pub fn application_name(number: usize) -> &'static str {
+    pick_word(APPLICATIONS, ',', number)
 }
 
 /// The name of an artist. There are 256.
-pub(crate) fn artist(number: usize) -> String {
-    format!("The {}", adjective_and_noun(number + 101))
+pub(crate) fn artist_name(number: usize) -> String {
+    format!("The {}", join_words(number + 101))
 }
 
 /// The title of a track. There are 1,536.
-pub(crate) fn track(number: usize) -> String {
-    adjective_and_noun(number) + word(FORMS, ',', number / 256)
+pub(crate) fn track_title(number: usize) -> String {
+    join_words(number) + pick_word(FORMS, ',', number / 256)
 }
 
 /// The name of a segment. There are 60.
-pub(crate) fn segment(number: usize) -> String {
-    format!("{} {}", word(PLACES, ',', number), word(KINDS, ',', number))
+pub(crate) fn segment_name(number: usize) -> String {
+    format!(
+        "{} {}",
+        pick_word(PLACES, ',', number),
+        pick_word(KINDS, ',', number)
+    )
 }
 
 #[cfg(test)]
@@ -56,7 +61,11 @@ mod tests {
     #[test]
     fn names_are_unique() {
         type Name = fn(usize) -> String;
-        let cases = [(artist as Name, 256), (track, 1_536), (segment, 60)];
+        let cases = [
+            (artist_name as Name, 256),
+            (track_title, 1_536),
+            (segment_name, 60),
+        ];
         for (name, count) in cases {
             let names: BTreeSet<String> = (0..count).map(name).collect();
             assert_eq!(names.len(), count, "{names:?}");

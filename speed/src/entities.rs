@@ -14,11 +14,11 @@ use schemas::key::KeyValue;
 use schemas::plays::RejectedInput;
 use schemas::seam::{Checkpoint, Epoch, PartitionState};
 use stores::entities::EntityRead;
-use stores::live::{Changes, LiveWrite, PartitionId, States};
+use stores::live::{Changes, Entries, LiveWrite, PartitionId};
 use stores::log::Records;
-use stores::registry::{Schemas, read_writers};
+use stores::registry::{SchemaSource, read_writer_schemas};
 
-use crate::boards::{Boards, StepOutcome};
+use crate::boards::{CachedBoards, StepOutcome};
 use crate::changes::{ChangeDetector, NotifiedGroup};
 use crate::live_counts::LiveCounts;
 use crate::processor::{BatchContext, BatchOutcome, BatchProcessor, Limits};
@@ -30,10 +30,10 @@ const MISSES_MAX: usize = 64;
 
 /// Updates the live entries of one partition.
 #[derive(Debug)]
-pub(crate) struct Entities {
+pub(crate) struct EntityProcessor {
     id: PartitionId,
     entities: Arc<dyn EntityRead>,
-    schemas: Arc<dyn Schemas>,
+    schemas: Arc<dyn SchemaSource>,
     fold: Fold<Board>,
     /// Maximum groups per read.
     groups_max: usize,
@@ -42,19 +42,19 @@ pub(crate) struct Entities {
     /// Derives messages for the change outbox.
     change_detector: ChangeDetector,
     /// Maintains cached boards.
-    boards: Boards,
+    boards: CachedBoards,
     /// Maintains live counts.
     live_counts: LiveCounts,
     /// Cache misses in the last processed micro-batch.
     missed: Vec<CacheMiss>,
     /// Receives the keys to recount, if any are recounted.
-    recounter: Option<Arc<RecountQueue>>,
+    recount_queue: Option<Arc<RecountQueue>>,
     /// The key of each group of the last processed micro-batch.
     recounted_keys: Vec<i64>,
     known_checkpoint: Option<Checkpoint>,
 }
 
-impl Entities {
+impl EntityProcessor {
     pub(crate) fn new(
         id: PartitionId,
         ports: &SpeedPorts,
@@ -70,29 +70,29 @@ impl Entities {
             groups_max: options.groups_max.max(1),
             rows_max: options.rows_max,
             change_detector: ChangeDetector::new(id, ports),
-            boards: Boards::new(id, ports, jobs, options),
+            boards: CachedBoards::new(id, ports, jobs, options),
             live_counts: LiveCounts::new(id, ports, options),
             missed: Vec::new(),
-            recounter: None,
+            recount_queue: None,
             recounted_keys: Vec::new(),
             known_checkpoint: None,
         }
     }
 
-    /// Sends the keys of applied micro-batches to a recount queue.
-    pub(crate) fn with_recounts(mut self, recounter: Option<Arc<RecountQueue>>) -> Self {
-        if let Some(recounter) = &recounter {
+    /// Adds the keys of applied micro-batches to a recount queue.
+    pub(crate) fn with_recounts(mut self, queue: Option<Arc<RecountQueue>>) -> Self {
+        if let Some(queue) = &queue {
             // The previous owner of the partition may have stopped before it recounted its keys.
-            recounter.mark_incomplete();
+            queue.mark_incomplete();
         }
-        self.recounter = recounter;
+        self.recount_queue = queue;
         self
     }
 
     fn queue_recounts(&mut self) {
         let recounted_keys = std::mem::take(&mut self.recounted_keys);
-        if let Some(recounter) = &self.recounter {
-            recounter.add_events(recounted_keys);
+        if let Some(queue) = &self.recount_queue {
+            queue.add_events(recounted_keys);
         }
     }
 
@@ -107,11 +107,11 @@ impl Entities {
         let changes = &mut outcome.changes;
         changes.outbox = self
             .change_detector
-            .detect(limits, &jobs, notified, &changes.states)
+            .detect(limits, &jobs, notified, &changes.entries)
             .await?;
         changes.boards = self
             .boards
-            .changes(limits.checkpoint, &changes.states)
+            .compute_changes(limits.checkpoint, &changes.entries)
             .await?;
         Ok(())
     }
@@ -122,25 +122,25 @@ impl Entities {
         outcome: &mut BatchOutcome,
         limits: Limits,
     ) -> Result<()> {
-        let states = &outcome.changes.states;
+        let entries = &outcome.changes.entries;
         let missed = self
             .missed
             .iter()
             .filter(|miss| miss.wants_live_count)
             .cloned();
         let missed: Vec<CacheMiss> = missed.collect();
-        if states.is_empty() && missed.is_empty() {
+        if entries.is_empty() && missed.is_empty() {
             return Ok(());
         }
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
         outcome.changes.live_counts = self
             .live_counts
-            .changes(limits, &jobs, states, &missed)
+            .compute_changes(limits, &jobs, entries, &missed)
             .await?;
         Ok(())
     }
 
-    fn notified_group(&self, group: Group, records: &Records, index: usize) -> NotifiedGroup {
+    fn build_notified_group(&self, group: Group, records: &Records, index: usize) -> NotifiedGroup {
         let PartitionId { source, partition } = self.id;
         NotifiedGroup {
             group,
@@ -153,34 +153,39 @@ impl Entities {
         }
     }
 
-    async fn notifications(&self, records: &Records) -> Result<Notifications> {
-        let writers = read_writers(&*self.schemas, &records.values).await?;
+    async fn decode_notifications(&self, records: &Records) -> Result<Notifications> {
+        let writers = read_writer_schemas(&*self.schemas, &records.values).await?;
         let bytes = records.values.iter().map(Option::unwrap_or_default);
         Notifications::read(self.id.source, bytes, &writers)
             .map_err(|error| Error::Fault(format!("cannot decode notifications: {error}")))
     }
 
     /// Computes the entries of the first groups, by view. Also returns the number of these groups.
-    async fn compute_states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
+    async fn compute_entries(&self, groups: &[Group]) -> Result<(Vec<Entries>, usize)> {
         let rows_max = self.rows_max;
-        let first = self.entities.first_groups(self.id.source, groups, rows_max);
-        let first = first.await?;
-        let Some(groups) = groups.get(..first.groups).filter(|some| !some.is_empty()) else {
-            let what = format!(
+        let read = self.entities.first_groups(self.id.source, groups, rows_max);
+        let read = read.await?;
+        let Some(groups) = groups
+            .get(..read.groups)
+            .filter(|groups| !groups.is_empty())
+        else {
+            let problem = format!(
                 "the entity store returned {} groups of {}",
-                first.groups,
+                read.groups,
                 groups.len()
             );
-            return Err(Error::Fault(what));
+            return Err(Error::Fault(problem));
         };
-        let folded = self.fold.run(&first.rows).await?;
-        let states = folded.iter().map(|folded| group_states(folded, groups));
-        Ok((states.collect::<Result<_>>()?, groups.len()))
+        let folded = self.fold.run(&read.rows).await?;
+        let entries = folded
+            .iter()
+            .map(|folded| encode_group_entries(folded, groups));
+        Ok((entries.collect::<Result<_>>()?, groups.len()))
     }
 }
 
 #[async_trait]
-impl BatchProcessor for Entities {
+impl BatchProcessor for EntityProcessor {
     fn views(&self) -> Vec<&str> {
         self.fold.views()
     }
@@ -207,14 +212,14 @@ impl BatchProcessor for Entities {
     /// forwarded, so that one partition stores all entries of a group.
     async fn process(&mut self, records: &Records, limits: Limits) -> Result<BatchOutcome> {
         let groups_max = (limits.rows_max / self.views().len().max(1)).clamp(1, self.groups_max);
-        let (mut groups, mut known) = (Vec::new(), HashSet::new());
+        let (mut groups, mut seen_groups) = (Vec::new(), HashSet::new());
         // By group: the index of the first record that names it.
         let mut first_records = Vec::new();
         let mut misrouted = Vec::new();
         let mut outcome = BatchOutcome::default();
         self.missed.clear();
         let mut misses = 0;
-        let notifications = self.notifications(records).await?;
+        let notifications = self.decode_notifications(records).await?;
         let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
             let first = offsets.first().zip(offsets.get(index));
@@ -224,14 +229,14 @@ impl BatchProcessor for Entities {
                 break;
             }
             match notifications.group(index, value.unwrap_or_default()) {
-                Ok(group) if known.contains(&group) => {}
+                Ok(group) if seen_groups.contains(&group) => {}
                 Ok(group) if group.partition(limits.partitions) != self.id.partition => {
-                    known.insert(group);
+                    seen_groups.insert(group);
                     misrouted.push((index, group));
                 }
                 Ok(_) if groups.len() >= groups_max => break,
                 Ok(group) => {
-                    known.insert(group);
+                    seen_groups.insert(group);
                     groups.push(group);
                     first_records.push(index);
                 }
@@ -248,8 +253,8 @@ impl BatchProcessor for Entities {
             outcome.records = index + 1;
         }
         if !groups.is_empty() {
-            let (states, read_groups) = self.compute_states(&groups).await?;
-            outcome.changes.states = states;
+            let (entries, read_groups) = self.compute_entries(&groups).await?;
+            outcome.changes.entries = entries;
             if let Some(next) = first_records.get(read_groups) {
                 outcome.records = *next;
                 outcome.rejected.retain(|rejected| rejected.index < *next);
@@ -258,7 +263,7 @@ impl BatchProcessor for Entities {
             let notified: Vec<NotifiedGroup> = groups
                 .iter()
                 .zip(&first_records)
-                .map(|(group, index)| self.notified_group(*group, records, *index))
+                .map(|(group, index)| self.build_notified_group(*group, records, *index))
                 .collect();
             self.derive_changes(&mut outcome, &notified, limits).await?;
         }
@@ -266,17 +271,17 @@ impl BatchProcessor for Entities {
         misrouted.retain(|(index, _)| *index < outcome.records);
         outcome.forwarded = misrouted.into_iter().map(|(_, group)| group).collect();
         outcome.events = groups.len() as u64;
-        self.recounted_keys = match &self.recounter {
+        self.recounted_keys = match &self.recount_queue {
             Some(_) => groups.iter().map(|group| group.key).collect(),
             None => Vec::new(),
         };
-        let others = groups.len() + outcome.rejected.len() + outcome.forwarded.len() + misses;
-        outcome.duplicates = outcome.records.saturating_sub(others) as u64;
+        let originals = groups.len() + outcome.rejected.len() + outcome.forwarded.len() + misses;
+        outcome.duplicates = outcome.records.saturating_sub(originals) as u64;
         Ok(outcome)
     }
 
     fn rows_max(&self, live: &dyn LiveWrite, _: PartitionId) -> usize {
-        live.states_max()
+        live.entries_max()
     }
 
     async fn free_memory(
@@ -315,15 +320,15 @@ impl BatchProcessor for Entities {
 }
 
 /// Encodes the entries of all `groups`, including groups without rows.
-fn group_states(folded: &FoldOutput<Board>, groups: &[Group]) -> Result<States> {
+fn encode_group_entries(folded: &FoldOutput<Board>, groups: &[Group]) -> Result<Entries> {
     let job = &folded.job;
     let fault =
         |error: schemas::key::KeyError| Error::Fault(format!("cannot encode a group: {error}"));
-    let mut states: BTreeMap<(Vec<u8>, Vec<u8>), MemberEntries> = BTreeMap::new();
+    let mut entries_by_group: BTreeMap<(Vec<u8>, Vec<u8>), MemberEntries> = BTreeMap::new();
     for group in groups {
         let key = job.key().encode_values(&[KeyValue::Int(group.key)]);
         let member = job.member().encode_values(&[KeyValue::Int(group.member)]);
-        states.insert(
+        entries_by_group.insert(
             (key.map_err(fault)?, member.map_err(fault)?),
             MemberEntries::default(),
         );
@@ -334,13 +339,13 @@ fn group_states(folded: &FoldOutput<Board>, groups: &[Group]) -> Result<States> 
             rows.keys.value(row).to_vec(),
             rows.members.value(row).to_vec(),
         );
-        let state = states.get_mut(&group).ok_or_else(|| {
+        let entries = entries_by_group.get_mut(&group).ok_or_else(|| {
             Error::Fault(format!(
                 "job {}: the query returned a row of another group",
                 job.name()
             ))
         })?;
-        state.entries.push(BoardEntry {
+        entries.entries.push(BoardEntry {
             board: rows.boards.value(row).to_vec(),
             score: rows.scores.value(row).to_vec(),
             payload: rows.payloads.value(row).to_vec(),
@@ -349,20 +354,20 @@ fn group_states(folded: &FoldOutput<Board>, groups: &[Group]) -> Result<States> 
     }
     let mut keys = BinaryBuilder::new();
     let mut members = BinaryBuilder::new();
-    let mut bytes = BinaryBuilder::new();
-    for ((key, member), state) in states {
+    let mut encoded_entries = BinaryBuilder::new();
+    for ((key, member), entries) in entries_by_group {
         keys.append_value(key);
         members.append_value(member);
-        if state.entries.is_empty() {
-            bytes.append_null();
+        if entries.entries.is_empty() {
+            encoded_entries.append_null();
         } else {
-            bytes.append_value(state.encode());
+            encoded_entries.append_value(entries.encode());
         }
     }
-    Ok(States {
+    Ok(Entries {
         view: job.view().to_owned(),
         keys: keys.finish(),
         members: members.finish(),
-        states: bytes.finish(),
+        entries: encoded_entries.finish(),
     })
 }

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use crate::pause::pause;
 use crate::{Error, Result};
 
-/// A notification that two reads this far apart find is a leftover, or an application's own SQL
-/// inserted it. Any other writer sends its notifications immediately. Timestamps cannot be used,
-/// because clocks differ. Sending twice is harmless.
-const STRAY_NOTIFICATION_AGE: Duration = Duration::from_millis(200);
+/// A notification that is found by two reads this far apart is sent: its writer ended, or an
+/// application's own SQL inserted it. Other writers send their notifications immediately.
+/// Timestamps cannot be used, because clocks differ. Sending twice is harmless.
+const LEFTOVER_AGE_MIN: Duration = Duration::from_millis(200);
 /// Maximum pause between two reads: if the last read found no notifications, and if it found some.
 /// Together with the read interval of a quiet log, changes by an application's own SQL are live
 /// within a second.
@@ -23,8 +23,8 @@ const CHECK_INTERVAL_MS_MAX: u64 = 430;
 const RECHECK_INTERVAL_MS_MAX: u64 = 200;
 
 /// Maximum attempts of [`EntityOutbox::send_all`].
-const TRIES: u32 = 20;
-const PAUSE_MS: u64 = 200;
+const TRIES_MAX: u32 = 20;
+const RETRY_PAUSE_MS: u64 = 200;
 
 /// Sends notifications to the log of one source.
 #[derive(Debug, Clone)]
@@ -41,33 +41,33 @@ impl EntityOutbox {
         let mut tries = 0;
         while let Err(error) = self.send_waiting(stop).await {
             tries += 1;
-            if !error.is_transient() || tries == TRIES || stop.is_cancelled() {
+            if !error.is_transient() || tries == TRIES_MAX || stop.is_cancelled() {
                 return Err(error);
             }
             log_retry(&error);
-            pause(PAUSE_MS, stop).await;
+            pause(RETRY_PAUSE_MS, stop).await;
         }
         Ok(())
     }
 
     async fn send_waiting(&self, stop: &CancellationToken) -> Result<()> {
-        let newest = self.read_waiting().await?.newest;
-        self.send(newest, stop).await
+        let newest_id = self.read_waiting().await?.newest;
+        self.send(newest_id, stop).await
     }
 
     /// Reads the outbox periodically and sends leftovers, until `stop`.
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
-        let mut before = None;
+        let mut previous = None;
         while !stop.is_cancelled() {
-            match self.send_leftovers(&mut before, &stop).await {
+            match self.send_leftovers(&mut previous, &stop).await {
                 Err(error) if error.is_transient() => log_retry(&error),
                 sent => sent?,
             }
-            let longest_ms = match before {
+            let interval_ms_max = match previous {
                 Some(_) => RECHECK_INTERVAL_MS_MAX,
                 None => CHECK_INTERVAL_MS_MAX,
             };
-            pause(self.look_interval_ms.min(longest_ms), &stop).await;
+            pause(self.look_interval_ms.min(interval_ms_max), &stop).await;
         }
         Ok(())
     }
@@ -75,30 +75,30 @@ impl EntityOutbox {
     /// Sends the notifications that the previous read found, if that read is old enough.
     async fn send_leftovers(
         &self,
-        before: &mut Option<(Instant, i64)>,
+        previous: &mut Option<(Instant, i64)>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let now = self.read_waiting().await?;
-        if let Some((since, newest)) = *before {
-            if since.elapsed() < STRAY_NOTIFICATION_AGE {
+        let status = self.read_waiting().await?;
+        if let Some((read_at, newest_id)) = *previous {
+            if read_at.elapsed() < LEFTOVER_AGE_MIN {
                 return Ok(());
             }
-            self.send(newest, stop).await?;
+            self.send(newest_id, stop).await?;
         }
-        *before = (now.notifications > 0).then(|| (Instant::now(), now.newest));
+        *previous = (status.notifications > 0).then(|| (Instant::now(), status.newest));
         Ok(())
     }
 
     async fn read_waiting(&self) -> Result<OutboxStatus> {
-        let waiting = self.entities.outbox_status(self.source).await?;
+        let status = self.entities.outbox_status(self.source).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("backstitch_speed_outbox_notifications", "source" => self.source.name())
-            .set(waiting.notifications as f64);
-        Ok(waiting)
+            .set(status.notifications as f64);
+        Ok(status)
     }
 
-    async fn send(&self, newest: i64, stop: &CancellationToken) -> Result<()> {
-        let sent = self.relay.drain(self.source, newest, stop).await?;
+    async fn send(&self, newest_id: i64, stop: &CancellationToken) -> Result<()> {
+        let sent = self.relay.drain(self.source, newest_id, stop).await?;
         if sent > 0 {
             tracing::info!(
                 source = self.source.name(),

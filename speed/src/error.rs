@@ -13,14 +13,14 @@ pub enum Error {
     #[error(transparent)]
     Job(#[from] jobs::Error),
     /// The log is not the one from which live state was computed.
-    #[error("{topic}/{partition}: {what}")]
+    #[error("{topic}/{partition}: {problem}")]
     LogReplaced {
         /// The topic.
         topic: &'static str,
         /// The partition.
         partition: u32,
         /// The evidence, and the remedy.
-        what: String,
+        problem: String,
     },
     /// An unfinished batch run blocks the worker.
     #[error(

@@ -14,19 +14,20 @@ use schemas::seam::{Checkpoint, LastRecord, Offset, PartitionState};
 use stores::erasures::SuppressedPeople;
 use stores::live::{Changes, Deltas, LiveWrite, PartitionId};
 use stores::log::{FetchLimit, Records};
-use stores::registry::{Schemas, read_writers};
+use stores::registry::{SchemaSource, read_writer_schemas};
 
 use crate::ownership::OwnershipCache;
 use crate::processor::{BatchContext, BatchOutcome, BatchProcessor, Limits};
 use crate::window::{Window, WindowUpdate};
 use crate::{Error, Result};
 
-/// A reread fetches 1/32 more records than `dedup_events_max`, because some records are not events.
-const RECORDS_RESERVE: usize = 32;
+/// A reread fetches more records than `dedup_events_max` by this fraction (1/32), because some
+/// records are not events.
+const RESERVE_DIVISOR: usize = 32;
 
 /// The duplicate window at a checkpoint.
 #[derive(Debug)]
-struct WindowState {
+struct DedupWindow {
     checkpoint: Checkpoint,
     window: Window,
     /// Window updates of a micro-batch that was not applied yet.
@@ -41,19 +42,19 @@ pub(crate) struct EventProcessor {
     partition: u32,
     ownership: OwnershipCache,
     fold: AggregateFold,
-    schemas: Arc<dyn Schemas>,
+    schemas: Arc<dyn SchemaSource>,
     /// Listeners to remove from events.
     suppressed: Arc<SuppressedPeople>,
     /// Records after the checkpoint that an earlier worker dead-lettered without advancing the
     /// checkpoint.
     dead_lettered: BTreeSet<Offset>,
-    window: Option<WindowState>,
+    dedup: Option<DedupWindow>,
     /// Number of records that recently fitted into one micro-batch.
     records_fit: usize,
 }
 
 impl EventProcessor {
-    pub(crate) fn new(partition: u32, fold: AggregateFold, schemas: Arc<dyn Schemas>) -> Self {
+    pub(crate) fn new(partition: u32, fold: AggregateFold, schemas: Arc<dyn SchemaSource>) -> Self {
         Self {
             partition,
             ownership: OwnershipCache::new(partition),
@@ -61,7 +62,7 @@ impl EventProcessor {
             schemas,
             suppressed: Arc::default(),
             dead_lettered: BTreeSet::new(),
-            window: None,
+            dedup: None,
             records_fit: usize::MAX,
         }
     }
@@ -79,13 +80,13 @@ impl EventProcessor {
         let first = log.offset_at(topic, context.partition, since_ms).await?;
         let events_max = options.dedup_events_max.max(1);
         // Some records are not events.
-        let mut records = events_max.saturating_add(events_max / RECORDS_RESERVE);
+        let mut records = events_max.saturating_add(events_max / RESERVE_DIVISOR);
         loop {
-            let back = Offset::try_from(records).unwrap_or(Offset::MAX);
-            let from = first.max(end.saturating_sub(back));
-            let (mut window, mut next) = (new_window(context), from);
+            let count = Offset::try_from(records).unwrap_or(Offset::MAX);
+            let start = first.max(end.saturating_sub(count));
+            let (mut window, mut next) = (create_window(context), start);
             let events = self.read_events(context, &mut window, &mut next, end, last);
-            if events.await? >= events_max || from == first {
+            if events.await? >= events_max || start == first {
                 return Ok(window);
             }
             records = records.saturating_mul(2);
@@ -109,9 +110,9 @@ impl EventProcessor {
         let mut dead_lettered = None;
         let mut events = 0;
         while *next < end {
-            let left = usize::try_from(end - *next).unwrap_or(usize::MAX);
+            let remaining = usize::try_from(end - *next).unwrap_or(usize::MAX);
             let limit = FetchLimit {
-                records: options.records_max.min(left),
+                records: options.records_max.min(remaining),
                 bytes: options.bytes_max,
             };
             let fetched = log.fetch(topic, context.partition, *next, limit).await?;
@@ -119,17 +120,17 @@ impl EventProcessor {
                 break;
             }
             let offsets = fetched.records.offsets.values();
-            let below = offsets.partition_point(|offset| *offset < end);
-            let records = fetched.records.slice(0, below);
+            let count = offsets.partition_point(|offset| *offset < end);
+            let records = fetched.records.slice(0, count);
             let mut decoded = self.decode(&records).await?;
             if records.values.iter().flatten().any(is_framed) {
                 if dead_lettered.is_none() {
                     let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);
                     dead_lettered = Some(context.dead_lettered_offsets(since_ms).await?);
                 }
-                leave_out(&mut decoded, dead_lettered.as_ref())?;
+                drop_dead_letters(&mut decoded, dead_lettered.as_ref())?;
             }
-            events += record_events(window, &decoded.events)?.len();
+            events += add_to_window(window, &decoded.events)?.len();
             *next = fetched.next_offset;
         }
         Ok(events)
@@ -137,21 +138,21 @@ impl EventProcessor {
 
     async fn process_all(&mut self, records: &Records, partitions: u32) -> Result<BatchOutcome> {
         let mut decoded = self.decode(records).await?;
-        leave_out(&mut decoded, Some(&self.dead_lettered))?;
-        let is_misrouted = self.has_misrouted(&decoded.events, partitions)?;
-        let (mut events, updates) = self.first_of_each(&decoded.events)?;
+        drop_dead_letters(&mut decoded, Some(&self.dead_lettered))?;
+        let has_misrouted = self.has_misrouted(&decoded.events, partitions)?;
+        let (mut events, event_count) = self.select_first_events(&decoded.events)?;
         let suppressed = |id| self.suppressed.contains_listener(id);
         if self.suppressed.newest_listener() > 0
-            && let Some(without) = redact_listeners(&events, suppressed)
+            && let Some(redacted) = redact_listeners(&events, suppressed)
         {
-            events = without;
+            events = redacted;
         }
         let mut deltas = Vec::new();
         if events.num_rows() > 0 {
             let folded = self.fold.run(&events).await?.into_iter();
             deltas.extend(folded.map(|rows| Deltas {
                 view: rows.job.view().to_owned(),
-                grouped_by: rows.job.group().names(),
+                grouped_by: rows.job.group().join_names(),
                 groups: rows.groups,
                 rows: rows.rows,
                 counts: rows.counts,
@@ -161,11 +162,11 @@ impl EventProcessor {
             records: records.len(),
             changes: Changes {
                 deltas,
-                has_misrouted: is_misrouted,
+                has_misrouted,
                 ..Changes::default()
             },
             events: events.num_rows() as u64,
-            duplicates: updates.saturating_sub(events.num_rows()) as u64,
+            duplicates: event_count.saturating_sub(events.num_rows()) as u64,
             rejected: decoded.rejected,
             ..BatchOutcome::default()
         };
@@ -173,10 +174,10 @@ impl EventProcessor {
     }
 
     async fn decode(&self, records: &Records) -> Result<DecodedPlays> {
-        let writers = read_writers(&*self.schemas, &records.values).await?;
+        let writers = read_writer_schemas(&*self.schemas, &records.values).await?;
         // Arrays are shared, so cloning copies no records.
         let (partition, records) = (self.partition, records.clone());
-        let work = move || decode(partition, &records, &writers);
+        let work = move || decode_all(partition, &records, &writers);
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| Error::Fault(format!("the decoding task failed: {error}")))?
@@ -191,20 +192,20 @@ impl EventProcessor {
         Ok(self.ownership.has_misrouted(owners.values(), partitions))
     }
 
-    /// Selects the first event of each identity. Returns also the number of all events.
-    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, usize)> {
-        let Some(state) = &mut self.window else {
+    /// Selects the first event of each identity. Also returns the number of all events.
+    fn select_first_events(&mut self, events: &RecordBatch) -> Result<(RecordBatch, usize)> {
+        let Some(dedup) = &mut self.dedup else {
             return Err(Error::Fault(
                 "a micro-batch has no duplicate window".to_owned(),
             ));
         };
-        let updates = record_events(&mut state.window, events)?;
+        let updates = add_to_window(&mut dedup.window, events)?;
         let keep: BooleanArray = updates
             .iter()
             .map(|update| Some(update.is_first()))
             .collect();
         let count = updates.len();
-        state.unapplied = updates;
+        dedup.unapplied = updates;
         let first_events = filter_record_batch(events, &keep)
             .map_err(|error| Error::Fault(format!("cannot filter duplicates: {error}")))?;
         Ok((first_events, count))
@@ -218,8 +219,8 @@ impl BatchProcessor for EventProcessor {
     }
 
     fn known_checkpoint(&self) -> Option<&Checkpoint> {
-        let current = self.window.as_ref().filter(|state| state.is_current);
-        current.map(|state| &state.checkpoint)
+        let current = self.dedup.as_ref().filter(|dedup| dedup.is_current);
+        current.map(|dedup| &dedup.checkpoint)
     }
 
     /// Brings the duplicate window to the checkpoint. It continues the window of the same
@@ -231,25 +232,25 @@ impl BatchProcessor for EventProcessor {
         let since_ms = last.map_or(0, |last| last.logged_at_ms);
         let mut dead_lettered = context.dead_lettered_offsets(since_ms).await?;
         self.dead_lettered = dead_lettered.split_off(&checkpoint.next_offset);
-        let state = self.window.take().filter(|state| {
+        let dedup = self.dedup.take().filter(|dedup| {
             let ahead = checkpoint
                 .next_offset
-                .checked_sub(state.checkpoint.next_offset);
+                .checked_sub(dedup.checkpoint.next_offset);
             let ahead = ahead.and_then(|records| usize::try_from(records).ok());
-            let is_short = ahead.is_some_and(|records| records <= context.options.records_max);
-            state.checkpoint.generation == checkpoint.generation && is_short
+            let is_near = ahead.is_some_and(|records| records <= context.options.records_max);
+            dedup.checkpoint.generation == checkpoint.generation && is_near
         });
-        if let (Some(mut state), Some(last)) = (state, last) {
-            let (window, from) = (&mut state.window, &mut state.checkpoint.next_offset);
-            let read = self.read_events(context, window, from, checkpoint.next_offset, last);
+        if let (Some(mut dedup), Some(last)) = (dedup, last) {
+            let (window, window_end) = (&mut dedup.window, &mut dedup.checkpoint.next_offset);
+            let read = self.read_events(context, window, window_end, checkpoint.next_offset, last);
             let read = read.await;
             // After an error, the window is still complete up to its new checkpoint.
-            state.is_current = read.is_ok();
-            state.checkpoint = match read {
+            dedup.is_current = read.is_ok();
+            dedup.checkpoint = match read {
                 Ok(_) => checkpoint,
-                Err(_) => state.checkpoint,
+                Err(_) => dedup.checkpoint,
             };
-            self.window = Some(state);
+            self.dedup = Some(dedup);
             return read.map(drop);
         }
         let window = match last {
@@ -257,9 +258,9 @@ impl BatchProcessor for EventProcessor {
                 self.read_window(context, checkpoint.next_offset, last)
                     .await?
             }
-            None => new_window(context),
+            None => create_window(context),
         };
-        self.window = Some(WindowState {
+        self.dedup = Some(DedupWindow {
             checkpoint,
             window,
             unapplied: Vec::new(),
@@ -288,8 +289,8 @@ impl BatchProcessor for EventProcessor {
                 return Ok(outcome);
             }
             // The next micro-batch must not find these records in the window.
-            if let Some(state) = &mut self.window {
-                state.undo();
+            if let Some(dedup) = &mut self.dedup {
+                dedup.undo();
             }
             self.records_fit = records.len() / 2;
             records = records.slice(0, self.records_fit);
@@ -305,35 +306,35 @@ impl BatchProcessor for EventProcessor {
     }
 
     fn on_applied(&mut self, checkpoint: Checkpoint) {
-        if let Some(state) = &mut self.window {
-            state.checkpoint = checkpoint;
-            state.unapplied.clear();
+        if let Some(dedup) = &mut self.dedup {
+            dedup.checkpoint = checkpoint;
+            dedup.unapplied.clear();
         }
     }
 
     /// The last micro-batch may not count, and the partition state may have changed. The window up
     /// to its checkpoint depends only on the log, so it remains valid.
     fn reset(&mut self) {
-        if let Some(state) = &mut self.window {
-            state.undo();
-            state.is_current = false;
+        if let Some(dedup) = &mut self.dedup {
+            dedup.undo();
+            dedup.is_current = false;
         }
     }
 }
 
-impl WindowState {
+impl DedupWindow {
     /// Restores the window to its checkpoint.
     fn undo(&mut self) {
         self.window.undo(std::mem::take(&mut self.unapplied));
     }
 }
 
-fn new_window(context: &BatchContext<'_>) -> Window {
+fn create_window(context: &BatchContext<'_>) -> Window {
     let options = context.options;
     Window::new(options.dedup_window_ms, options.dedup_events_max)
 }
 
-fn decode(partition: u32, records: &Records, writers: &WriterSchemas) -> Result<DecodedPlays> {
+fn decode_all(partition: u32, records: &Records, writers: &WriterSchemas) -> Result<DecodedPlays> {
     let lines = (0..records.len()).map(|index| Line {
         offset: records.offsets.value(index),
         logged_at_ms: records.logged_at_ms.value(index),
@@ -345,15 +346,15 @@ fn decode(partition: u32, records: &Records, writers: &WriterSchemas) -> Result<
 }
 
 /// Removes records that became dead letters. They never count.
-fn leave_out(decoded: &mut DecodedPlays, dead_lettered: Option<&BTreeSet<Offset>>) -> Result<()> {
-    if let Some(dead_lettered) = dead_lettered {
-        let left_out = decoded.exclude_offsets(dead_lettered);
-        left_out.map_err(|error| Error::Fault(format!("cannot exclude dead letters: {error}")))?;
+fn drop_dead_letters(decoded: &mut DecodedPlays, offsets: Option<&BTreeSet<Offset>>) -> Result<()> {
+    if let Some(offsets) = offsets {
+        let excluded = decoded.exclude_offsets(offsets);
+        excluded.map_err(|error| Error::Fault(format!("cannot exclude dead letters: {error}")))?;
     }
     Ok(())
 }
 
-fn record_events(window: &mut Window, events: &RecordBatch) -> Result<Vec<WindowUpdate>> {
+fn add_to_window(window: &mut Window, events: &RecordBatch) -> Result<Vec<WindowUpdate>> {
     let logged_at = events
         .column_by_name("logged_at")
         .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
@@ -361,6 +362,6 @@ fn record_events(window: &mut Window, events: &RecordBatch) -> Result<Vec<Window
     Ok(event_identities(events)
         .into_iter()
         .zip(logged_at.values())
-        .map(|(identity, at)| window.record(identity, *at))
+        .map(|(identity, logged_at_ms)| window.record(identity, *logged_at_ms))
         .collect())
 }

@@ -53,7 +53,7 @@ pub(crate) enum Wake {
     Timeout,
 }
 
-/// A shared read.
+/// The subject of a shared read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// The ends of the log.
@@ -64,21 +64,22 @@ enum Subject {
     Runs,
 }
 
-/// The results of the last reads.
+/// The results of the last shared reads.
 #[derive(Debug, Clone, Default)]
 struct LastReads {
-    ends: Option<Read<Vec<Offset>>>,
+    ends: Option<SharedRead<Vec<Offset>>>,
     /// Time of the last change of the ends.
     ends_changed: Option<Instant>,
-    states: Option<Read<Vec<Option<Checkpoint>>>>,
-    runs: Option<Read<RunRecords>>,
+    states: Option<SharedRead<Vec<Option<Checkpoint>>>>,
+    runs: Option<SharedRead<RunRecords>>,
     /// Partitions of the log. They remain known after a failed read of the ends.
     partitions: u32,
     failures: u64,
 }
 
+/// The result of a shared read.
 #[derive(Debug, Clone)]
-struct Read<T> {
+struct SharedRead<T> {
     /// Start of the read. The result includes everything that was written before.
     began: Instant,
     value: Arc<T>,
@@ -86,7 +87,7 @@ struct Read<T> {
 
 /// A waiting worker and its position.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Idle<'a> {
+pub(crate) struct IdleWorker<'a> {
     pub(crate) partition: u32,
     /// The partitions that the worker knows.
     pub(crate) partitions: u32,
@@ -94,13 +95,13 @@ pub(crate) struct Idle<'a> {
     pub(crate) checkpoint: Checkpoint,
     /// The run records of its last refresh.
     pub(crate) runs: &'a RunRecords,
-    pub(crate) began: WaitBegan,
+    pub(crate) wait_start: WaitStart,
 }
 
-/// The start of a wait. Reads that began earlier may show an earlier state.
+/// The start of a wait. Reads that began earlier may be outdated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WaitBegan {
-    at: Instant,
+pub(crate) struct WaitStart {
+    time: Instant,
     failures: u64,
 }
 
@@ -122,43 +123,39 @@ impl IdleWatch {
     }
 
     /// Starts a wait, which may take several calls of [`IdleWatch::wait`].
-    pub(crate) fn begin(&self) -> WaitBegan {
-        WaitBegan {
-            at: Instant::now(),
+    pub(crate) fn start_wait(&self) -> WaitStart {
+        WaitStart {
+            time: Instant::now(),
             failures: self.reads.borrow().failures,
         }
     }
 
-    /// Waits until a worker has work, but at most for `longest`.
+    /// Waits until a worker has work, but at most for `timeout`.
     pub(crate) async fn wait(
         &self,
-        idle: Idle<'_>,
-        longest: Duration,
+        idle: IdleWorker<'_>,
+        timeout: Duration,
         stop: &CancellationToken,
     ) -> Wake {
         let mut reads = self.reads.subscribe();
-        let wakes = reads.wait_for(|reads| reads.wakes(&idle).is_some());
+        let wakes = reads.wait_for(|reads| reads.find_wake(&idle).is_some());
         tokio::select! {
             woken = wakes => match woken {
-                Ok(reads) => reads.wakes(&idle).unwrap_or(Wake::Refresh),
+                Ok(reads) => reads.find_wake(&idle).unwrap_or(Wake::Refresh),
                 Err(_) => Wake::Refresh,
             },
-            () = tokio::time::sleep(longest) => self.after_timeout(&idle),
+            () = tokio::time::sleep(timeout) => self.check_log_read(&idle),
             () = stop.cancelled() => Wake::Timeout,
         }
     }
 
     /// Returns [`Wake::Log`] if the shared read of the log is overdue. The read may hang on another
     /// partition whose leader is unavailable.
-    fn after_timeout(&self, idle: &Idle<'_>) -> Wake {
+    fn check_log_read(&self, idle: &IdleWorker<'_>) -> Wake {
         let log_read_max = Duration::from_millis(LOG_READ_MS_MAX.max(2 * self.log_interval_ms));
-        let is_recent = self
-            .reads
-            .borrow()
-            .ends
-            .as_ref()
-            .is_some_and(|read| read.began.elapsed() < log_read_max);
-        if is_recent || idle.began.at.elapsed() < log_read_max {
+        let ends_began = self.reads.borrow().ends.as_ref().map(|read| read.began);
+        let is_recent = ends_began.is_some_and(|began| began.elapsed() < log_read_max);
+        if is_recent || idle.wait_start.time.elapsed() < log_read_max {
             Wake::Timeout
         } else {
             Wake::Log
@@ -168,16 +165,16 @@ impl IdleWatch {
     /// Runs the shared reads for waiting workers, until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<()> {
         tokio::join!(
-            self.follow(Subject::Log, self.log_interval_ms, &stop),
-            self.follow(Subject::States, self.state_interval_ms, &stop),
-            self.follow(Subject::Runs, self.runs_interval_ms, &stop),
+            self.repeat_read(Subject::Log, self.log_interval_ms, &stop),
+            self.repeat_read(Subject::States, self.state_interval_ms, &stop),
+            self.repeat_read(Subject::Runs, self.runs_interval_ms, &stop),
         );
         Ok(())
     }
 
-    /// Reads every `interval_ms` while a worker waits. A failed read wakes the workers, which report
-    /// the error.
-    async fn follow(&self, subject: Subject, interval_ms: u64, stop: &CancellationToken) {
+    /// Reads every `interval_ms` while a worker waits. A failed read wakes the workers, which
+    /// report the error.
+    async fn repeat_read(&self, subject: Subject, interval_ms: u64, stop: &CancellationToken) {
         let mut is_failing = false;
         while !stop.is_cancelled() {
             let interval_ms = match subject {
@@ -208,10 +205,8 @@ impl IdleWatch {
 
     /// Returns whether the log had no new records for a while.
     fn is_quiet(&self) -> bool {
-        let reads = self.reads.borrow();
-        reads
-            .ends_changed
-            .is_some_and(|at| at.elapsed() > QUIET_AFTER)
+        let ends_changed = self.reads.borrow().ends_changed;
+        ends_changed.is_some_and(|time| time.elapsed() > QUIET_AFTER)
     }
 
     async fn read(&self, subject: Subject) -> Result<()> {
@@ -220,13 +215,13 @@ impl IdleWatch {
             Subject::Log => {
                 let ends = self.log.ends(source.topic()).await?;
                 self.reads.send_if_modified(|reads| {
-                    let is_equal = |read: &Read<_>| *read.value == ends;
+                    let is_equal = |read: &SharedRead<_>| *read.value == ends;
                     let is_new = !reads.ends.as_ref().is_some_and(is_equal);
                     reads.partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
                     if is_new {
                         reads.ends_changed = Some(began);
                     }
-                    reads.ends = Read::new(began, ends);
+                    reads.ends = Some(SharedRead::new(began, ends));
                     is_new
                 });
             }
@@ -241,47 +236,47 @@ impl IdleWatch {
                     .map(|state| state.as_ref().map(PartitionState::checkpoint));
                 let states = states.collect();
                 self.reads
-                    .send_modify(|reads| reads.states = Read::new(began, states));
+                    .send_modify(|reads| reads.states = Some(SharedRead::new(began, states)));
             }
             Subject::Runs => {
                 let runs = self.views.runs(source).await?;
                 self.reads
-                    .send_modify(|reads| reads.runs = Read::new(began, runs));
+                    .send_modify(|reads| reads.runs = Some(SharedRead::new(began, runs)));
             }
         }
         Ok(())
     }
 }
 
-impl<T> Read<T> {
-    fn new(began: Instant, value: T) -> Option<Self> {
+impl<T> SharedRead<T> {
+    fn new(began: Instant, value: T) -> Self {
         let value = Arc::new(value);
-        Some(Self { began, value })
+        Self { began, value }
     }
 }
 
 impl LastReads {
     /// Returns the reason to wake a waiting worker; `None` if it has no work.
-    fn wakes(&self, idle: &Idle<'_>) -> Option<Wake> {
-        let (index, since) = (idle.partition as usize, idle.began.at);
-        if self.failures > idle.began.failures || self.partitions > idle.partitions {
+    fn find_wake(&self, idle: &IdleWorker<'_>) -> Option<Wake> {
+        let (index, wait_time) = (idle.partition as usize, idle.wait_start.time);
+        if self.failures > idle.wait_start.failures || self.partitions > idle.partitions {
             return Some(Wake::Refresh);
         }
         if let Some(ends) = &self.ends {
             let end = ends.value.get(index).copied().unwrap_or(Offset::MIN);
             // A read that began before the wait may show an earlier end.
-            let is_behind = end < idle.checkpoint.next_offset && ends.began >= since;
+            let is_behind = end < idle.checkpoint.next_offset && ends.began >= wait_time;
             if end > idle.checkpoint.next_offset || is_behind {
                 return Some(Wake::Log);
             }
         }
-        let states = self.states.as_ref().filter(|read| read.began >= since);
-        let runs = self.runs.as_ref().filter(|read| read.began >= since);
-        let state_changed = states
+        let states = self.states.as_ref().filter(|read| read.began >= wait_time);
+        let runs = self.runs.as_ref().filter(|read| read.began >= wait_time);
+        let has_new_state = states
             .and_then(|read| read.value.get(index))
             .is_some_and(|checkpoint| *checkpoint != Some(idle.checkpoint));
-        let has_runs = runs.is_some_and(|read| *read.value != *idle.runs);
-        (state_changed || has_runs).then_some(Wake::Refresh)
+        let has_new_runs = runs.is_some_and(|read| *read.value != *idle.runs);
+        (has_new_state || has_new_runs).then_some(Wake::Refresh)
     }
 }
 

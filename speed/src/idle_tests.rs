@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use schemas::seam::GenerationStart;
 use stores::Stores;
 use stores::live::{LiveWrite, PartitionId};
-use stores::log::{FetchLimit, Fetched, Span};
+use stores::log::{FetchLimit, FetchedRecords, Span};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -26,30 +26,36 @@ struct Ends {
     is_gone: AtomicUsize,
 }
 
-fn never<T>() -> stores::Result<T> {
+fn refuse<T>() -> stores::Result<T> {
     Err(stores::Error::Refused("not for idle workers".to_owned()))
 }
 
 #[async_trait]
 impl LogRead for Ends {
     async fn spans(&self, _: &str) -> stores::Result<Vec<Span>> {
-        never()
+        refuse()
     }
 
     async fn ends(&self, _: &str) -> stores::Result<Vec<Offset>> {
         self.reads.fetch_add(1, SeqCst);
         match self.is_gone.load(SeqCst) {
             0 => Ok(self.ends.lock().expect("no panic").clone()),
-            _ => never(),
+            _ => refuse(),
         }
     }
 
-    async fn fetch(&self, _: &str, _: u32, _: Offset, _: FetchLimit) -> stores::Result<Fetched> {
-        never()
+    async fn fetch(
+        &self,
+        _: &str,
+        _: u32,
+        _: Offset,
+        _: FetchLimit,
+    ) -> stores::Result<FetchedRecords> {
+        refuse()
     }
 
     async fn offset_at(&self, _: &str, _: u32, _: i64) -> stores::Result<Offset> {
-        never()
+        refuse()
     }
 }
 
@@ -58,7 +64,7 @@ struct Scene {
     live: Arc<dyn LiveWrite>,
     watch: Arc<IdleWatch>,
     /// The checkpoint of each partition.
-    fences: Vec<Checkpoint>,
+    checkpoints: Vec<Checkpoint>,
     _folder: TempDir,
 }
 
@@ -69,12 +75,12 @@ impl Scene {
         let stores = Stores::embedded(folder.path()).await.expect("the stores");
         let runs = stores.views.runs(SOURCE).await.expect("the runs").runs;
         for partition in 0..PARTITIONS {
-            let life: GenerationStart = runs.generation_start(partition as usize, 0, 1);
+            let start: GenerationStart = runs.generation_start(partition as usize, 0, 1);
             let rebuilt = stores
                 .live
-                .rebuild(partition_id(partition), None, &life)
+                .rebuild(partition_id(partition), None, &start)
                 .await;
-            rebuilt.expect("live state").expect("a new life");
+            rebuilt.expect("live state").expect("a new generation");
         }
         let states = stores.live.partition_states(SOURCE, 0..PARTITIONS).await;
         let states = states.expect("live state").into_iter().flatten();
@@ -97,7 +103,7 @@ impl Scene {
             log,
             live: stores.live as _,
             watch: Arc::new(watch),
-            fences: states.map(|state| state.checkpoint()).collect(),
+            checkpoints: states.map(|state| state.checkpoint()).collect(),
             _folder: folder,
         }
     }
@@ -108,20 +114,23 @@ impl Scene {
         reason = "a test ends with its runtime, and its tasks with it"
     )]
     async fn wait(&self, partition: u32) -> JoinHandle<Wake> {
-        let before = self.watch.reads.receiver_count();
-        let (watch, checkpoint) = (Arc::clone(&self.watch), self.fences[partition as usize]);
+        let waiting_workers = self.watch.reads.receiver_count();
+        let (watch, checkpoint) = (
+            Arc::clone(&self.watch),
+            self.checkpoints[partition as usize],
+        );
         let waiting = tokio::spawn(async move {
             let runs = RunRecords::default();
-            let idle = Idle {
+            let idle = IdleWorker {
                 partition,
                 partitions: PARTITIONS,
                 checkpoint,
                 runs: &runs,
-                began: watch.begin(),
+                wait_start: watch.start_wait(),
             };
             watch.wait(idle, LONG, &CancellationToken::new()).await
         });
-        while self.watch.reads.receiver_count() == before {
+        while self.watch.reads.receiver_count() == waiting_workers {
             tokio::task::yield_now().await;
         }
         waiting
@@ -147,7 +156,11 @@ async fn idle_workers_share_their_requests() {
     for partition in 0..PARTITIONS {
         waiting.push(scene.wait(partition).await);
     }
-    assert_eq!(scene.log.reads.load(SeqCst), 0, "who waits reads nothing");
+    assert_eq!(
+        scene.log.reads.load(SeqCst),
+        0,
+        "a waiting worker reads nothing"
+    );
     scene.read(Subject::Log).await;
     scene.read(Subject::States).await;
     scene.read(Subject::Runs).await;
@@ -164,12 +177,12 @@ async fn earlier_records_end_a_wait_at_once() {
     let scene = Scene::new().await;
     scene.log.ends.lock().expect("no panic")[3] = 1;
     scene.read(Subject::Log).await;
-    let idle = Idle {
+    let idle = IdleWorker {
         partition: 3,
         partitions: PARTITIONS,
-        checkpoint: scene.fences[3],
+        checkpoint: scene.checkpoints[3],
         runs: &RunRecords::default(),
-        began: scene.watch.begin(),
+        wait_start: scene.watch.start_wait(),
     };
     let stop = CancellationToken::new();
     assert_eq!(scene.watch.wait(idle, LONG, &stop).await, Wake::Log);
@@ -179,12 +192,12 @@ async fn earlier_records_end_a_wait_at_once() {
 #[tokio::test]
 async fn a_hanging_log_read_wakes_workers() {
     let scene = Scene::new().await;
-    let idle = Idle {
+    let idle = IdleWorker {
         partition: 3,
         partitions: PARTITIONS,
-        checkpoint: scene.fences[3],
+        checkpoint: scene.checkpoints[3],
         runs: &RunRecords::default(),
-        began: scene.watch.begin(),
+        wait_start: scene.watch.start_wait(),
     };
     let stop = CancellationToken::new();
     let step = Duration::from_millis(50);
@@ -207,14 +220,14 @@ async fn an_earlier_state_change_ends_a_wait() {
     scene.read(Subject::Log).await;
     let ended = scene
         .live
-        .end_epoch(partition_id(2), scene.fences[2].epoch)
+        .end_epoch(partition_id(2), scene.checkpoints[2].epoch)
         .await;
     ended.expect("live state").expect("the epoch ends");
     scene.read(Subject::States).await;
-    let (changed, same) = (scene.wait(2).await, scene.wait(3).await);
+    let (changed, unchanged) = (scene.wait(2).await, scene.wait(3).await);
     scene.read(Subject::States).await;
     assert_eq!(changed.await.expect("a wake"), Wake::Refresh);
-    assert!(!same.is_finished());
+    assert!(!unchanged.is_finished());
 }
 
 /// A log that ends before the checkpoint wakes the worker, unless the read began before the wait.
@@ -222,7 +235,7 @@ async fn an_earlier_state_change_ends_a_wait() {
 async fn a_shortened_log_wakes_the_worker() {
     let mut scene = Scene::new().await;
     scene.read(Subject::Log).await;
-    scene.fences[1].next_offset = 1;
+    scene.checkpoints[1].next_offset = 1;
     let waiting = scene.wait(1).await;
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
@@ -239,11 +252,11 @@ async fn a_failed_read_wakes_all_workers() {
     scene.log.is_gone.store(1, SeqCst);
     let waiting = scene.wait(0).await;
     let stop = CancellationToken::new();
-    let following = Arc::clone(&scene.watch).run(stop.clone());
-    let story = async {
+    let running = Arc::clone(&scene.watch).run(stop.clone());
+    let scenario = async {
         assert_eq!(waiting.await.expect("a wake"), Wake::Refresh);
         stop.cancel();
     };
-    let (ran, ()) = tokio::join!(following, story);
-    ran.expect("it goes on");
+    let (outcome, ()) = tokio::join!(running, scenario);
+    outcome.expect("no error");
 }

@@ -20,31 +20,31 @@ use schemas::entities::CacheMiss;
 use schemas::key::KeyValue;
 use schemas::partition::partition_of;
 use schemas::seam::{self, Checkpoint, Epoch, PartitionState};
-use stored::boards::{
-    NodeCache, NodesError, StoredNodes, load_boards, merge_boards, node_cache, seam as seam_of,
-};
 use stores::ErrorKind;
+use stores::boards::{
+    NodeCache, NodesError, StoredNodes, build_seam, create_node_cache, load_boards, merge_boards,
+};
 use stores::live::{
-    LiveRead, LiveStates, MembersQuery, PartitionId, STORED_COUNT_MAX, StateQuery, States,
+    Entries, EntryQuery, LiveEntries, LiveRead, MembersQuery, PartitionId, STORED_COUNT_MAX,
 };
 use stores::live_count::{LiveCountChange, StoredLiveCount};
 use stores::views::RunRecords;
 
-use crate::processor::Limits;
+use crate::processor::{Limits, ViewKey};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// After a read that did not join, or a store that did not answer, this number of entries must
-/// change before the next attempt.
-const RETRY_STATES: u64 = 100;
+/// After an inconsistent read or a store failure, this number of entries must change before the
+/// next attempt.
+const RETRY_AFTER_ENTRIES: u64 = 100;
 /// The same after corrupt data, or after a build that timed out.
-const DAMAGE_RETRY_STATES: u64 = 10_000;
+const DAMAGE_RETRY_AFTER_ENTRIES: u64 = 10_000;
 /// Timeouts of the worker for an update, and for a build from all entries of a key.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 const BUILD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Members per read.
-const MEMBERS_MAX: usize = 5_000;
+const MEMBERS_PER_READ: usize = 5_000;
 /// Keys per read.
-const KEYS_MAX: usize = 1_000;
+const KEYS_PER_READ: usize = 1_000;
 /// Counts that are updated concurrently.
 const UPDATE_CONCURRENCY: usize = 16;
 /// Counts that are built concurrently. Each holds all live entries of its key in memory.
@@ -54,17 +54,14 @@ const BUILDS_PER_BATCH_MAX: usize = 4;
 /// Maximum keys with a recorded back-off.
 const BACKOFFS_MAX: u64 = 100_000;
 /// Memory of cached nodes per partition.
-const NODES_BYTES_MAX: u64 = 16 << 20;
-
-/// View and key.
-type ViewKey = (String, Vec<u8>);
+const NODE_CACHE_BYTES_MAX: u64 = 16 << 20;
 
 /// A key with its stored count or marker.
 struct CountedKey<'a> {
     changed: &'a ChangedKey,
     stored: StoredLiveCount,
     /// Its number of live entries.
-    live_entries: u64,
+    entry_count: u64,
 }
 
 /// A key with changed entries, and whether a reader missed its count.
@@ -74,11 +71,14 @@ struct ChangedKey {
     is_missed: bool,
 }
 
+/// Changed keys by their bytes.
+type ChangedKeys = BTreeMap<Vec<u8>, ChangedKey>;
+
 /// When a key is checked again.
 #[derive(Debug, Clone, Copy)]
 struct Backoff {
     /// After this number of changed entries.
-    states: u64,
+    entries: u64,
     /// Or when a reader requests its count.
     until_requested: bool,
 }
@@ -122,10 +122,10 @@ pub(crate) struct LiveCounts {
     id: PartitionId,
     ports: SpeedPorts,
     /// A key with this number of live entries gets a count.
-    min_states: u64,
+    min_entries: u64,
     /// The run records, read since the last refresh.
     runs: Option<Arc<RunRecords>>,
-    newest: BTreeMap<String, Epoch>,
+    newest_epochs: BTreeMap<String, Epoch>,
     backoffs: Cache<ViewKey, Backoff>,
     /// Number of counts that may still be built for the current micro-batch.
     builds_left: usize,
@@ -135,22 +135,22 @@ pub(crate) struct LiveCounts {
 impl LiveCounts {
     pub(crate) fn new(id: PartitionId, ports: &SpeedPorts, options: &SpeedOptions) -> Self {
         Self {
-            min_states: options.sum_states.clamp(1, STORED_COUNT_MAX),
+            min_entries: options.sum_states.clamp(1, STORED_COUNT_MAX),
             id,
             ports: ports.clone(),
             runs: None,
-            newest: BTreeMap::new(),
+            newest_epochs: BTreeMap::new(),
             backoffs: Cache::new(BACKOFFS_MAX),
             builds_left: 0,
-            nodes: node_cache(NODES_BYTES_MAX),
+            nodes: create_node_cache(NODE_CACHE_BYTES_MAX),
         }
     }
 
     /// Sets the newest complete epoch of each view.
     pub(crate) fn set_newest_epochs(&mut self, newest: &BTreeMap<String, Epoch>) {
         self.runs = None;
-        if self.newest != *newest {
-            self.newest = newest.clone();
+        if self.newest_epochs != *newest {
+            self.newest_epochs = newest.clone();
             self.backoffs.invalidate_all();
         }
     }
@@ -162,11 +162,11 @@ impl LiveCounts {
     }
 
     /// Computes the count changes for new entries and for cache misses.
-    pub(crate) async fn changes(
+    pub(crate) async fn compute_changes(
         &mut self,
         limits: Limits,
         jobs: &[Arc<Job<Board>>],
-        states: &[States],
+        entries: &[Entries],
         missed: &[CacheMiss],
     ) -> Result<Vec<LiveCountChange>> {
         let Limits {
@@ -177,11 +177,11 @@ impl LiveCounts {
         self.builds_left = BUILDS_PER_BATCH_MAX;
         let mut changes = Vec::new();
         for job in jobs.iter().filter(|job| job.has_live_counts()) {
-            let mut changed = changed_keys(job, states)?;
+            let mut changed = collect_changed_keys(job, entries)?;
             self.add_missed(job, partitions, missed, &mut changed);
             let mut changed: Vec<ChangedKey> = changed.into_values().collect();
             changed.retain(|changed| !self.is_backing_off(job, changed));
-            for changed in changed.chunks(KEYS_MAX) {
+            for changed in changed.chunks(KEYS_PER_READ) {
                 self.read_counts(checkpoint, job, changed, &mut changes)
                     .await?;
             }
@@ -195,7 +195,7 @@ impl LiveCounts {
         job: &Job<Board>,
         partitions: u32,
         missed: &[CacheMiss],
-        changed: &mut BTreeMap<Vec<u8>, ChangedKey>,
+        changed: &mut ChangedKeys,
     ) {
         for miss in missed.iter().filter(|miss| miss.view == job.view()) {
             let partition = partition_of(miss.key.to_string().as_bytes(), partitions);
@@ -215,27 +215,28 @@ impl LiveCounts {
     /// Returns whether a key need not be checked yet. If its entries change and it has a count
     /// nevertheless, the store deletes that count.
     fn is_backing_off(&mut self, job: &Job<Board>, changed: &ChangedKey) -> bool {
-        let name = (job.view().to_owned(), changed.key.clone());
-        let Some(backoff) = self.backoffs.get(&name) else {
+        let view_key = (job.view().to_owned(), changed.key.clone());
+        let Some(backoff) = self.backoffs.get(&view_key) else {
             return false;
         };
-        let states = changed.members.len() as u64;
-        if backoff.states <= states || (changed.is_missed && backoff.until_requested) {
-            self.backoffs.invalidate(&name);
+        let entries = changed.members.len() as u64;
+        if backoff.entries <= entries || (changed.is_missed && backoff.until_requested) {
+            self.backoffs.invalidate(&view_key);
             return false;
         }
-        let states = backoff.states - states;
-        self.backoffs.insert(name, Backoff { states, ..backoff });
+        let entries = backoff.entries - entries;
+        self.backoffs
+            .insert(view_key, Backoff { entries, ..backoff });
         true
     }
 
-    fn back_off(&mut self, job: &Job<Board>, key: &[u8], states: u64, until_requested: bool) {
-        let name = (job.view().to_owned(), key.to_vec());
+    fn back_off(&mut self, job: &Job<Board>, key: &[u8], entries: u64, until_requested: bool) {
+        let view_key = (job.view().to_owned(), key.to_vec());
         let backoff = Backoff {
-            states,
+            entries,
             until_requested,
         };
-        self.backoffs.insert(name, backoff);
+        self.backoffs.insert(view_key, backoff);
     }
 
     /// Reads the counts of keys and computes their changes.
@@ -248,33 +249,35 @@ impl LiveCounts {
     ) -> Result<()> {
         let queries: Vec<MembersQuery> = changed
             .iter()
-            .map(|changed| self.query(job, &changed.key, &[]))
+            .map(|changed| self.build_query(job, &changed.key, &[]))
             .collect();
-        let own = self.id.partition;
+        let own_partition = self.id.partition;
         let live = Arc::clone(&self.ports.live);
-        let read = live.read_members(self.id.source, own..own.saturating_add(1), &queries);
-        let answer = read.await?;
-        if !is_current(answer.partition_states.first(), checkpoint) {
+        let partitions = own_partition..own_partition.saturating_add(1);
+        let snapshot = live
+            .read_members(self.id.source, partitions, &queries)
+            .await?;
+        if !is_current(snapshot.partition_states.first(), checkpoint) {
             return Err(Error::CheckpointMismatch);
         }
         let mut counted = Vec::new();
-        for (changed, found) in changed.iter().zip(answer.states) {
-            let live_entries = found.stored_count;
-            match found.live_counts.into_iter().next() {
+        for (changed, live_entries) in changed.iter().zip(snapshot.entries) {
+            let entry_count = live_entries.stored_count;
+            match live_entries.live_counts.into_iter().next() {
                 Some((_, stored)) => counted.push(CountedKey {
                     changed,
                     stored,
-                    live_entries,
+                    entry_count,
                 }),
-                None if live_entries >= self.min_states || changed.is_missed => {
-                    changes.push(change(
+                None if entry_count >= self.min_entries || changed.is_missed => {
+                    changes.push(build_change(
                         job,
                         &changed.key,
                         None,
                         Some(StoredLiveCount::started()),
                     ));
                 }
-                None => self.back_off(job, &changed.key, self.min_states - live_entries, true),
+                None => self.back_off(job, &changed.key, self.min_entries - entry_count, true),
             }
         }
         self.refresh_counts(checkpoint, job, counted, changes).await
@@ -289,18 +292,18 @@ impl LiveCounts {
         counted: Vec<CountedKey<'_>>,
         changes: &mut Vec<LiveCountChange>,
     ) -> Result<()> {
-        let has_count = |key: &CountedKey<'_>| key.stored.content().is_some();
-        let (updates, mut builds): (Vec<_>, Vec<_>) = counted.into_iter().partition(has_count);
-        let waiting = builds.split_off(builds.len().min(self.builds_left));
+        let is_built = |key: &CountedKey<'_>| key.stored.content().is_some();
+        let (updates, mut builds): (Vec<_>, Vec<_>) = counted.into_iter().partition(is_built);
+        let postponed = builds.split_off(builds.len().min(self.builds_left));
         self.builds_left -= builds.len();
         // The marker of a key without changed entries remains valid.
         for CountedKey {
             changed, stored, ..
-        } in waiting
+        } in postponed
         {
             if !changed.members.is_empty() {
                 let next = Some(StoredLiveCount::started());
-                changes.push(change(job, &changed.key, Some(stored), next));
+                changes.push(build_change(job, &changed.key, Some(stored), next));
             }
         }
         self.compute_all(checkpoint, job, updates, UPDATE_CONCURRENCY, changes)
@@ -337,27 +340,27 @@ impl LiveCounts {
             let CountedKey {
                 changed,
                 stored,
-                live_entries,
+                entry_count,
             } = key;
             let next = match next {
                 Ok(next) => Some(StoredLiveCount::completed(&next.encode())),
                 Err(CountError::CheckpointMismatch) => return Err(Error::CheckpointMismatch),
-                Err(CountError::Stale) if live_entries >= self.min_states || changed.is_missed => {
+                Err(CountError::Stale) if entry_count >= self.min_entries || changed.is_missed => {
                     Some(StoredLiveCount::started())
                 }
                 Err(CountError::Stale) => None,
-                Err(CountError::Transient(why)) => {
-                    tracing::debug!(view = job.view(), why, "a live count was deleted");
-                    self.back_off(job, &changed.key, RETRY_STATES, true);
+                Err(CountError::Transient(reason)) => {
+                    tracing::debug!(view = job.view(), reason, "a live count was deleted");
+                    self.back_off(job, &changed.key, RETRY_AFTER_ENTRIES, true);
                     None
                 }
-                Err(CountError::Lasting(why)) => {
-                    tracing::info!(view = job.view(), why, "a live count is not stored");
-                    self.back_off(job, &changed.key, DAMAGE_RETRY_STATES, false);
+                Err(CountError::Lasting(reason)) => {
+                    tracing::info!(view = job.view(), reason, "a live count is not stored");
+                    self.back_off(job, &changed.key, DAMAGE_RETRY_AFTER_ENTRIES, false);
                     None
                 }
             };
-            changes.push(change(job, &changed.key, Some(stored), next));
+            changes.push(build_change(job, &changed.key, Some(stored), next));
         }
         Ok(())
     }
@@ -370,20 +373,20 @@ impl LiveCounts {
         job: &Job<Board>,
         key: &CountedKey<'_>,
     ) -> Result<LiveCount, CountError> {
-        let late = || "reading its data timed out".to_owned();
+        let timed_out = || "reading its data timed out".to_owned();
         match key.stored.content() {
             None => {
                 let build = self.build(checkpoint, job, key.changed, &key.stored);
                 tokio::time::timeout(BUILD_TIMEOUT, build)
                     .await
-                    .map_err(|_| CountError::Lasting(late()))?
+                    .map_err(|_| CountError::Lasting(timed_out()))?
             }
             Some(content) => {
                 let count = LiveCount::decode(content).ok_or(CountError::Stale)?;
                 let update = self.update(checkpoint, runs, job, key, count);
                 tokio::time::timeout(UPDATE_TIMEOUT, update)
                     .await
-                    .map_err(|_| CountError::Transient(late()))?
+                    .map_err(|_| CountError::Transient(timed_out()))?
             }
         }
     }
@@ -398,12 +401,13 @@ impl LiveCounts {
     ) -> Result<LiveCount, CountError> {
         let (live, views) = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
         let mut loaded = load_boards(live, views, job, self.id, &changed.key).await?;
-        let own = loaded.partition_states.get(self.id.partition as usize);
-        if !is_current(own, checkpoint) || !has_count(loaded.states.as_ref(), stored) {
+        let own_state = loaded.partition_states.get(self.id.partition as usize);
+        if !is_current(own_state, checkpoint) || !has_count(loaded.live_entries.as_ref(), stored) {
             return Err(CountError::CheckpointMismatch);
         }
         set_live(&mut loaded.key_boards, &changed.members);
-        let (root, base) = (loaded.root(), loaded.base);
+        let root = (!loaded.root.is_empty()).then_some(&*loaded.root);
+        let base = loaded.base_epoch;
         self.compute_count(job, &changed.key, root, base, &loaded.key_boards)
             .await
     }
@@ -420,25 +424,25 @@ impl LiveCounts {
         let CountedKey {
             changed, stored, ..
         } = key;
-        let (view, own) = (job.view(), self.id.partition);
-        let mut read = Vec::new();
-        for members in changed.members.chunks(MEMBERS_MAX) {
-            let queries = [self.query(job, &changed.key, members)];
-            let partitions = own..own.saturating_add(1);
-            let answer = self
+        let (view, own_partition) = (job.view(), self.id.partition);
+        let mut reads = Vec::new();
+        for members in changed.members.chunks(MEMBERS_PER_READ) {
+            let queries = [self.build_query(job, &changed.key, members)];
+            let partitions = own_partition..own_partition.saturating_add(1);
+            let snapshot = self
                 .ports
                 .live
                 .read_members(self.id.source, partitions, &queries)
                 .await?;
-            let states = answer.states.into_iter().next();
-            if !is_current(answer.partition_states.first(), checkpoint)
-                || !has_count(states.as_ref(), stored)
+            let live_entries = snapshot.entries.into_iter().next();
+            if !is_current(snapshot.partition_states.first(), checkpoint)
+                || !has_count(live_entries.as_ref(), stored)
             {
                 return Err(CountError::CheckpointMismatch);
             }
-            let mut partition_states = vec![None; own as usize];
-            partition_states.extend(answer.partition_states);
-            read.push((members, partition_states, states));
+            let mut partition_states = vec![None; own_partition as usize];
+            partition_states.extend(snapshot.partition_states);
+            reads.push((members, partition_states, live_entries));
         }
         // After the partition state, as in every read.
         let heads = self
@@ -447,15 +451,15 @@ impl LiveCounts {
             .heads(view, std::slice::from_ref(&changed.key))
             .await?;
         let head = heads.unwrap_or_default().into_iter().next().flatten();
-        let newest = runs.complete_epochs.get(view).copied().unwrap_or(0);
-        let base = seam::base(head.as_ref().map_or(0, |head| head.epoch), newest);
+        let newest_epoch = runs.complete_epochs.get(view).copied().unwrap_or(0);
+        let base = seam::base_epoch(head.as_ref().map_or(0, |head| head.epoch), newest_epoch);
         let root = head.as_ref().map(|head| &*head.root);
-        if !count.joins(root, base) {
+        if !count.applies_to(root, base) {
             return Err(CountError::Stale);
         }
-        for (members, partition_states, states) in read {
-            let seam = seam_of(view, runs, &partition_states, Some(own));
-            let mut key_boards = merge_boards(&seam, job, head.as_ref(), states.as_ref())?;
+        for (members, partition_states, live_entries) in reads {
+            let seam = build_seam(view, runs, &partition_states, Some(own_partition));
+            let mut key_boards = merge_boards(&seam, job, head.as_ref(), live_entries.as_ref())?;
             let before = self
                 .compute_count(job, &changed.key, root, base, &key_boards)
                 .await?;
@@ -485,18 +489,20 @@ impl LiveCounts {
             view: job.view(),
             key,
         };
-        let on_board = key_boards.board(&nodes, Job::<Board>::ONLY_BOARD).await?;
-        Ok(LiveCount::compute(root, base, &on_board))
+        let board = key_boards
+            .open_board(&nodes, Job::<Board>::ONLY_BOARD)
+            .await?;
+        Ok(LiveCount::compute(root, base, &board))
     }
 
-    fn query(
+    fn build_query(
         &self,
         job: &Job<Board>,
         key: &[u8],
         members: &[(Vec<u8>, MemberEntries)],
     ) -> MembersQuery {
         MembersQuery {
-            query: StateQuery {
+            query: EntryQuery {
                 view: job.view().to_owned(),
                 key: key.to_vec(),
                 partition: Some(self.id.partition),
@@ -506,29 +512,32 @@ impl LiveCounts {
     }
 }
 
-/// The keys with changed entries.
-fn changed_keys(job: &Job<Board>, states: &[States]) -> Result<BTreeMap<Vec<u8>, ChangedKey>> {
-    let mut changed: BTreeMap<Vec<u8>, ChangedKey> = BTreeMap::new();
-    for states in states.iter().filter(|states| states.view == job.view()) {
-        for row in 0..states.keys.len() {
-            let state = states.state(row).map(MemberEntries::decode).transpose();
-            let state = state.map_err(|error| Error::Fault(error.to_string()))?;
-            let key = states.keys.value(row);
-            let of_key = changed.entry(key.to_vec()).or_insert_with(|| ChangedKey {
+/// Collects the keys with changed entries.
+fn collect_changed_keys(job: &Job<Board>, entries: &[Entries]) -> Result<ChangedKeys> {
+    let mut changed = ChangedKeys::new();
+    for entries in entries.iter().filter(|entries| entries.view == job.view()) {
+        for row in 0..entries.keys.len() {
+            let member_entries = entries.entry(row).map(MemberEntries::decode).transpose();
+            let member_entries = member_entries.map_err(|error| Error::Fault(error.to_string()))?;
+            let key = entries.keys.value(row);
+            let changed_key = changed.entry(key.to_vec()).or_insert_with(|| ChangedKey {
                 key: key.to_vec(),
                 members: Vec::new(),
                 is_missed: false,
             });
-            let member = states.members.value(row).to_vec();
-            of_key.members.push((member, state.unwrap_or_default()));
+            let member = entries.members.value(row).to_vec();
+            changed_key
+                .members
+                .push((member, member_entries.unwrap_or_default()));
         }
     }
     Ok(changed)
 }
 
+/// Sets the live entries of members.
 fn set_live(key_boards: &mut KeyBoards, members: &[(Vec<u8>, MemberEntries)]) {
-    for (member, state) in members {
-        key_boards.set_live(member, state.clone());
+    for (member, entries) in members {
+        key_boards.set_live(member, entries.clone());
     }
 }
 
@@ -541,21 +550,24 @@ fn is_current(state: Option<&Option<PartitionState>>, checkpoint: Checkpoint) ->
 }
 
 /// Returns whether the read found this stored count.
-fn has_count(states: Option<&LiveStates>, stored: &StoredLiveCount) -> bool {
-    let mut counts = states.into_iter().flat_map(|states| &states.live_counts);
+fn has_count(live_entries: Option<&LiveEntries>, stored: &StoredLiveCount) -> bool {
+    let mut counts = live_entries
+        .into_iter()
+        .flat_map(|entries| &entries.live_counts);
     counts.any(|(_, count)| count == stored)
 }
 
-fn change(
+/// Builds the change of the count that the worker read last.
+fn build_change(
     job: &Job<Board>,
     key: &[u8],
-    believed: Option<StoredLiveCount>,
+    expected: Option<StoredLiveCount>,
     next: Option<StoredLiveCount>,
 ) -> LiveCountChange {
     LiveCountChange {
         view: job.view().to_owned(),
         key: key.to_vec(),
-        believed,
+        expected,
         next,
     }
 }

@@ -25,14 +25,14 @@ const CLAIM_MARGIN_MS: i64 = 60_000;
 /// Minimum interval between checks for alerts.
 const ALERTS_INTERVAL_MS: u64 = 5_000;
 /// Pause before the first retry of a post. Each further pause doubles.
-const PAUSE_MS: u64 = 1_000;
+const FIRST_RETRY_PAUSE_MS: u64 = 1_000;
 /// Maximum stored bytes of an error message.
 const ERROR_BYTES_MAX: usize = 500;
 
 /// Delivers messages of one kind.
 #[derive(Debug, Clone)]
 pub(crate) struct Deliverer {
-    deliveries: Arc<dyn DeliveryQueue>,
+    queue: Arc<dyn DeliveryQueue>,
     metrics: MetricNames,
     ports: SpeedPorts,
     partitions: PartitionCounts,
@@ -60,18 +60,18 @@ impl Deliverer {
     }
 
     fn new(
-        deliveries: Arc<dyn DeliveryQueue>,
+        queue: Arc<dyn DeliveryQueue>,
         metric_names: MetricNames,
         ports: &SpeedPorts,
         options: &SpeedOptions,
     ) -> Self {
         Self {
-            deliveries,
+            queue,
             metrics: metric_names,
             ports: ports.clone(),
             partitions: PartitionCounts::new(Arc::clone(&ports.log_writes), options.partitions),
             look_interval_ms: options.look_interval_ms.max(1),
-            retry_max_ms: options.notice_retry_max_ms.max(PAUSE_MS),
+            retry_max_ms: options.notice_retry_max_ms.max(FIRST_RETRY_PAUSE_MS),
             give_up_after_ms: options.notice_give_up_after_ms,
         }
     }
@@ -81,8 +81,8 @@ impl Deliverer {
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
         while !stop.is_cancelled() {
             if let Err(error) = self.deliver(&stop).await {
-                let what = self.deliveries.label();
-                tracing::warn!(%error, what, "cannot deliver messages; retrying");
+                let kind = self.queue.label();
+                tracing::warn!(%error, kind, "cannot deliver messages; retrying");
             }
             pause(self.look_interval_ms, &stop).await;
         }
@@ -93,29 +93,29 @@ impl Deliverer {
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
         // A message whose next retry becomes due during this call has had its attempt.
         let due_ms = self.ports.clock.now_ms();
-        let waiting = self.deliveries.pending_count(due_ms).await?;
+        let waiting = self.queue.pending_count(due_ms).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!(self.metrics.waiting).set(waiting.all as f64);
         if waiting.due == 0 {
             return Ok(());
         }
         while !stop.is_cancelled() {
-            let until_ms = self.ports.clock.now_ms().saturating_add(self.claim_ms());
-            let claimed = self.deliveries.claim(due_ms, until_ms, CLAIM_BATCH).await?;
+            let claim_end_ms = self.ports.clock.now_ms().saturating_add(self.claim_ms());
+            let claimed = self.queue.claim(due_ms, claim_end_ms, CLAIM_BATCH).await?;
             if claimed.is_empty() {
                 return Ok(());
             }
             self.append(&claimed).await?;
             // Started deliveries finish even if another one fails.
             let (mut delivering, mut outcome) = (FuturesUnordered::new(), Ok(()));
-            for claimed in &claimed {
+            for delivery in &claimed {
                 if delivering.len() >= POST_CONCURRENCY {
                     outcome = outcome.and(delivering.next().await.unwrap_or(Ok(())));
                 }
-                delivering.push(self.deliver_one(claimed, stop));
+                delivering.push(self.deliver_message(delivery, stop));
             }
-            while let Some(done) = delivering.next().await {
-                outcome = outcome.and(done);
+            while let Some(result) = delivering.next().await {
+                outcome = outcome.and(result);
             }
             outcome?;
         }
@@ -136,90 +136,88 @@ impl Deliverer {
     }
 
     /// Appends messages to the log that are not in it.
-    async fn append(&self, claimed: &[Delivery]) -> Result<()> {
+    async fn append(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut new_messages = Vec::new();
-        for claimed in claimed {
-            if claimed.topic_at_ms.is_none() {
-                new_messages.push((claimed.key.clone(), claimed.body.clone()));
+        for delivery in deliveries {
+            if delivery.topic_at_ms.is_none() {
+                new_messages.push((delivery.key.clone(), delivery.body.clone()));
             }
         }
         if new_messages.is_empty() {
             return Ok(());
         }
         let count = new_messages.len() as u64;
-        let topic = self.deliveries.topic();
+        let topic = self.queue.topic();
         let partitions = self.partitions.count(topic).await?;
         let records = NewRecords::by_key(new_messages, partitions);
         let now_ms = self.ports.clock.now_ms();
-        self.ports
-            .log_writes
-            .append(topic, &records, now_ms)
-            .await?;
+        let log_writes = &self.ports.log_writes;
+        log_writes.append(topic, &records, now_ms).await?;
         self.metrics.count_delivered("topic", count);
         Ok(())
     }
 
     /// Posts one message that is in the log, if there is a webhook, and stores the result.
-    async fn deliver_one(&self, claimed: &Delivery, stop: &CancellationToken) -> Result<()> {
+    async fn deliver_message(&self, delivery: &Delivery, stop: &CancellationToken) -> Result<()> {
         let now_ms = self.ports.clock.now_ms();
         let mut outcome = DeliveryOutcome {
-            topic_at_ms: Some(claimed.topic_at_ms.unwrap_or(now_ms)),
-            webhook_at_ms: claimed.webhook_at_ms,
-            tries: claimed.tries,
+            topic_at_ms: Some(delivery.topic_at_ms.unwrap_or(now_ms)),
+            webhook_at_ms: delivery.webhook_at_ms,
+            tries: delivery.tries,
             is_done: true,
             ..DeliveryOutcome::default()
         };
         if let (Some(_), true) = (&self.ports.hook, stop.is_cancelled()) {
             // The next deliverer can post it before the claim expires.
             outcome.is_done = false;
-            outcome.last_error.clone_from(&claimed.last_error);
+            outcome.last_error.clone_from(&delivery.last_error);
         } else if let Some(hook) = &self.ports.hook {
-            if now_ms.saturating_add(self.post_timeout_ms()) > claimed.until_ms {
+            if now_ms.saturating_add(self.post_timeout_ms()) > delivery.until_ms {
                 // The claim would expire during the post. The next claimant posts it.
                 return Ok(());
             }
             outcome.tries += 1;
-            let at_s = now_ms.div_euclid(1000);
-            let answer = hook.post(&claimed.id, at_s, &claimed.body).await;
-            self.record_answer(claimed, answer, &mut outcome);
+            let sent_at_s = now_ms.div_euclid(1000);
+            let response = hook.post(&delivery.id, sent_at_s, &delivery.body).await;
+            self.record_response(delivery, response, &mut outcome);
         }
-        Ok(self.deliveries.settle(claimed, &outcome).await?)
+        Ok(self.queue.settle(delivery, &outcome).await?)
     }
 
-    fn record_answer(
+    fn record_response(
         &self,
-        claimed: &Delivery,
-        answer: WebhookResponse,
+        delivery: &Delivery,
+        response: WebhookResponse,
         outcome: &mut DeliveryOutcome,
     ) {
         let now_ms = self.ports.clock.now_ms();
-        let (mut why, after_s) = match answer {
+        let (mut reason, retry_after_s) = match response {
             WebhookResponse::Accepted => {
                 outcome.webhook_at_ms = Some(now_ms);
                 self.metrics.count_delivered("webhook", 1);
                 return;
             }
             WebhookResponse::Gone => ("the receiver rejects all messages (410)".to_owned(), None),
-            WebhookResponse::Retry(why, after_s) => (why, Some(after_s)),
+            WebhookResponse::Retry(reason, retry_after_s) => (reason, Some(retry_after_s)),
         };
-        why.truncate(why.floor_char_boundary(ERROR_BYTES_MAX));
-        let age_ms = now_ms.saturating_sub(claimed.made_at_ms);
+        reason.truncate(reason.floor_char_boundary(ERROR_BYTES_MAX));
+        let age_ms = now_ms.saturating_sub(delivery.created_at_ms);
         let is_old = u64::try_from(age_ms).is_ok_and(|age_ms| age_ms >= self.give_up_after_ms);
-        let id = &claimed.id;
-        match after_s {
-            Some(after_s) if !is_old => {
+        let id = &delivery.id;
+        match retry_after_s {
+            Some(retry_after_s) if !is_old => {
                 outcome.is_done = false;
-                let doubled = u32::try_from(outcome.tries.saturating_sub(1)).unwrap_or(u32::MAX);
-                let pause_ms = PAUSE_MS
-                    .saturating_mul(2_u64.saturating_pow(doubled))
-                    .max(after_s.unwrap_or_default().saturating_mul(1000))
+                let doublings = u32::try_from(outcome.tries.saturating_sub(1)).unwrap_or(u32::MAX);
+                let pause_ms = FIRST_RETRY_PAUSE_MS
+                    .saturating_mul(2_u64.saturating_pow(doublings))
+                    .max(retry_after_s.unwrap_or_default().saturating_mul(1000))
                     .min(self.retry_max_ms);
                 let pause_ms = i64::try_from(pause_ms).unwrap_or(i64::MAX);
                 outcome.next_try_ms = now_ms.saturating_add(pause_ms);
                 metrics::counter!(self.metrics.failures).increment(1);
                 tracing::warn!(
                     id,
-                    why,
+                    reason,
                     tries = outcome.tries,
                     "the webhook did not accept a message; retrying"
                 );
@@ -229,13 +227,13 @@ impl Deliverer {
                 metrics::counter!(self.metrics.given_up).increment(1);
                 tracing::error!(
                     id,
-                    why,
+                    reason,
                     tries = outcome.tries,
                     "the webhook did not accept a message; giving up"
                 );
             }
         }
-        outcome.last_error = Some(why);
+        outcome.last_error = Some(reason);
     }
 }
 

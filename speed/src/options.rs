@@ -14,7 +14,7 @@ use stores::live::{LiveWrite, PartitionId};
 use stores::log::{LogRead, LogWrite};
 use stores::records::Records;
 use stores::recounts::Recounts;
-use stores::registry::Schemas;
+use stores::registry::SchemaSource;
 use stores::views::ViewsRead;
 use stores::webhook::WebhookSender;
 
@@ -35,10 +35,10 @@ pub struct SpeedPorts {
     pub live: Arc<dyn LiveWrite>,
     /// Reads run records.
     pub views: Arc<dyn ViewsRead>,
-    /// Writes achievements, and the offset through which changes are published.
+    /// Writes achievements, and the offset below which changes are published.
     pub achievements: Arc<dyn AchievementsWrite>,
     /// Reads schemas of Avro records.
-    pub schemas: Arc<dyn Schemas>,
+    pub schemas: Arc<dyn SchemaSource>,
     /// Reads the people whose events are anonymized.
     pub suppressions: Suppressions,
     /// Reads alerts of reconciliations.
@@ -54,13 +54,13 @@ pub struct SpeedPorts {
 impl SpeedPorts {
     /// The number of partitions of a source's log.
     pub(crate) async fn partitions(&self, source: Source) -> Result<u32> {
-        Ok(self.log.partitions_now(source.topic()).await?)
+        Ok(self.log.current_partition_count(source.topic()).await?)
     }
 
     /// The state of a partition, if it exists.
     pub(crate) async fn partition_state(&self, id: PartitionId) -> Result<Option<PartitionState>> {
-        let own = id.partition..id.partition.saturating_add(1);
-        let states = self.live.partition_states(id.source, own).await?;
+        let partitions = id.partition..id.partition.saturating_add(1);
+        let states = self.live.partition_states(id.source, partitions).await?;
         Ok(states.into_iter().next().flatten())
     }
 }

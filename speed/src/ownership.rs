@@ -76,23 +76,23 @@ mod tests {
         for partitions in [1, 2, 3, 2, 7] {
             for _ in 0..2 {
                 for owner in &owners {
-                    let found = cache.has_misrouted(&[*owner], partitions);
+                    let has_misrouted = cache.has_misrouted(&[*owner], partitions);
                     assert_eq!(
-                        found,
+                        has_misrouted,
                         is_misrouted(*owner, partition, partitions),
                         "{owner}"
                     );
                 }
-                let own = owners.iter().copied();
-                let mut own: Vec<i64> = own
+                let owned = owners.iter().copied();
+                let mut owned: Vec<i64> = owned
                     .filter(|owner| !is_misrouted(*owner, partition, partitions))
                     .collect();
-                assert!(!cache.has_misrouted(&own, partitions));
+                assert!(!cache.has_misrouted(&owned, partitions));
                 let misrouted = owners
                     .iter()
                     .find(|owner| is_misrouted(**owner, partition, partitions));
-                own.push(*misrouted.expect("one"));
-                assert!(cache.has_misrouted(&own, partitions));
+                owned.push(*misrouted.expect("one"));
+                assert!(cache.has_misrouted(&owned, partitions));
             }
         }
     }

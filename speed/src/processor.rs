@@ -13,7 +13,7 @@ use schemas::entities::Group;
 use schemas::plays::RejectedInput;
 use schemas::seam::{Checkpoint, Epoch, Offset, PartitionState};
 use schemas::source::Source;
-use stores::dead_letters::dead_lettered_offsets;
+use stores::dead_letters::find_dead_lettered_offsets;
 use stores::erasures::SuppressedPeople;
 use stores::live::{Changes, LiveWrite, PartitionId};
 use stores::log::Records;
@@ -37,6 +37,9 @@ pub(crate) struct BatchOutcome {
     /// Rejected records, by index.
     pub(crate) rejected: Vec<RejectedInput>,
 }
+
+/// View and key.
+pub(crate) type ViewKey = (String, Vec<u8>);
 
 /// The limits of a micro-batch.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +68,7 @@ impl BatchContext<'_> {
     /// or later.
     pub(crate) async fn dead_lettered_offsets(&self, since_ms: i64) -> Result<BTreeSet<Offset>> {
         let log = &*self.ports.log;
-        Ok(dead_lettered_offsets(log, self.source, self.partition, since_ms).await?)
+        Ok(find_dead_lettered_offsets(log, self.source, self.partition, since_ms).await?)
     }
 }
 
@@ -79,7 +82,7 @@ pub(crate) trait BatchProcessor: Debug + Send + Sync {
     fn known_checkpoint(&self) -> Option<&Checkpoint>;
 
     /// Reads the required records before the checkpoint.
-    async fn begin(&mut self, before: &BatchContext<'_>, state: &PartitionState) -> Result<()>;
+    async fn begin(&mut self, context: &BatchContext<'_>, state: &PartitionState) -> Result<()>;
 
     /// Sets the newest complete epoch of each view.
     fn set_newest_epochs(&mut self, _newest: &BTreeMap<String, Epoch>) {}
@@ -112,7 +115,7 @@ pub(crate) trait BatchProcessor: Debug + Send + Sync {
     /// Called after the checkpoint advanced past the last micro-batch.
     fn on_applied(&mut self, checkpoint: Checkpoint);
 
-    /// Discards pending state, because the last micro-batch may not have been applied.
+    /// Discards pending changes, because the last micro-batch may not have been applied.
     fn reset(&mut self);
 
     /// Does a step of background work.

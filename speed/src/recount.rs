@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use jobs::counting::{Counting, RecountPolicy, should_recount};
+use jobs::counting::{CountingClasses, RecountPolicy, should_recount};
 use schemas::clock::Clock;
 use schemas::random::RandomNumbers;
 use stores::recounts::{CountedApplication, Recounts};
@@ -23,36 +23,36 @@ use crate::pause::pause;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Maximum queued applications.
-const WAITING_MAX: usize = 10_000;
+const QUEUED_APPLICATIONS_MAX: usize = 10_000;
 /// Applications that are handled in one step.
 const APPLICATIONS_PER_STEP: usize = 256;
 /// Athletes that one statement counts, unless one application has more. It bounds the duration of a
 /// statement.
 const ATHLETES_PER_STATEMENT: u64 = 500_000;
 /// Pause after counting, so that simultaneous events are merged.
-const PAUSE_MS: u64 = 50;
+const MERGE_PAUSE_MS: u64 = 50;
 /// Failed statements after which the remaining applications of a step are postponed: either the
 /// store fails or many applications do. It also bounds the immediate retries of failed
 /// applications.
 const FAILURES_MAX: usize = 2;
 /// Applications per step of a sweep.
-const SWEEP_APPLICATIONS: usize = 1_000;
+const APPLICATIONS_PER_SWEEP_STEP: usize = 1_000;
 /// Maximum events of one application that are decided one by one. With more, the result is
 /// practically certain.
-const EVENTS_MAX: u64 = 100_000;
+const DRAWS_MAX: u64 = 100_000;
 /// Sweeps for stale counts per recount interval.
 const SWEEPS_PER_INTERVAL: u64 = 4;
 /// Longest pause between two such sweeps.
 const SWEEP_INTERVAL_MS_MAX: u64 = 3_600_000;
 /// Attempts to count before `finish` fails.
-const TRIES: u32 = 20;
+const TRIES_MAX: u32 = 20;
 /// Longest pause before a failed application is tried again. Pauses double up to it.
 const FAILURE_PAUSE_MS_MAX: u64 = 300_000;
 
 /// Queued applications whose groups changed.
 #[derive(Debug)]
 pub(crate) struct RecountQueue {
-    counting: Counting,
+    counting: CountingClasses,
     state: Mutex<QueueState>,
     changed: Notify,
 }
@@ -111,12 +111,12 @@ impl PendingEvents {
     }
 
     fn is_paused(&self, now: Instant) -> bool {
-        self.not_before.is_some_and(|then| then > now)
+        self.not_before.is_some_and(|pause_end| pause_end > now)
     }
 }
 
 impl RecountQueue {
-    fn new(counting: Counting) -> Self {
+    fn new(counting: CountingClasses) -> Self {
         Self {
             counting,
             state: Mutex::default(),
@@ -126,10 +126,10 @@ impl RecountQueue {
 
     /// Queues the applications of groups, one for each event.
     pub(crate) fn add_events(&self, applications: impl IntoIterator<Item = i64>) {
-        let one = PendingEvents::new(1);
+        let event = PendingEvents::new(1);
         let may_recount = |id: &i64| self.counting.may_recount(*id);
         let events = applications.into_iter().filter(may_recount);
-        self.add(events.map(|id| (id, one)));
+        self.add(events.map(|id| (id, event)));
     }
 
     /// Requests a sweep, because a worker may have lost events.
@@ -140,19 +140,19 @@ impl RecountQueue {
 
     fn add(&self, events: impl IntoIterator<Item = (i64, PendingEvents)>) {
         let mut state = self.lock_state();
-        for (id, more) in events {
-            let is_full = state.order.len() >= WAITING_MAX;
+        for (id, new_events) in events {
+            let is_full = state.order.len() >= QUEUED_APPLICATIONS_MAX;
             if let Some(events) = state.events.get_mut(&id) {
-                events.count = events.count.saturating_add(more.count);
-                events.since = events.since.min(more.since);
-                events.is_due |= more.is_due;
-                events.failures = events.failures.max(more.failures);
-                events.not_before = events.not_before.max(more.not_before);
+                events.count = events.count.saturating_add(new_events.count);
+                events.since = events.since.min(new_events.since);
+                events.is_due |= new_events.is_due;
+                events.failures = events.failures.max(new_events.failures);
+                events.not_before = events.not_before.max(new_events.not_before);
             } else if is_full {
                 state.is_incomplete = true;
             } else {
                 state.order.push_back(id);
-                state.events.insert(id, more);
+                state.events.insert(id, new_events);
             }
         }
         if state.is_incomplete || !state.order.is_empty() {
@@ -160,18 +160,17 @@ impl RecountQueue {
         }
     }
 
-    /// Takes the oldest applications, and few whose count failed. With `with_pauses`, failed ones
+    /// Takes the oldest applications, and a few whose count failed. With `with_pauses`, failed ones
     /// are skipped until their pause ends. The rest keep their order.
-    fn take(&self, with_pauses: bool) -> BTreeMap<i64, PendingEvents> {
+    fn take_oldest(&self, with_pauses: bool) -> BTreeMap<i64, PendingEvents> {
         let now = Instant::now();
         let mut state = self.lock_state();
         let QueueState { order, events, .. } = &mut *state;
         let (mut pending, mut due) = (BTreeMap::<i64, PendingEvents>::new(), 0);
         order.retain(|id| {
-            let of_application = events.get(id);
-            let is_due = of_application.is_some_and(|events| events.is_due);
-            let is_paused =
-                with_pauses && of_application.is_some_and(|events| events.is_paused(now));
+            let queued = events.get(id);
+            let is_due = queued.is_some_and(|events| events.is_due);
+            let is_paused = with_pauses && queued.is_some_and(|events| events.is_paused(now));
             if is_paused
                 || pending.len() >= APPLICATIONS_PER_STEP
                 || (is_due && due >= FAILURES_MAX)
@@ -186,17 +185,17 @@ impl RecountQueue {
     }
 
     /// Time until the first pause after a failure ends.
-    fn next_retry(&self) -> Option<Duration> {
+    fn time_until_retry(&self) -> Option<Duration> {
         let state = self.lock_state();
-        let ends = state.events.values().filter_map(|events| events.not_before);
-        Some(ends.min()?.saturating_duration_since(Instant::now()))
+        let pause_ends = state.events.values().filter_map(|events| events.not_before);
+        Some(pause_ends.min()?.saturating_duration_since(Instant::now()))
     }
 
     /// Removes applications that wait for a separate statement.
-    fn exclude_due(&self, known: &mut Vec<CountedApplication>) {
+    fn exclude_due(&self, applications: &mut Vec<CountedApplication>) {
         let state = self.lock_state();
-        known.retain(|one| {
-            let pending = state.events.get(&one.application_id);
+        applications.retain(|application| {
+            let pending = state.events.get(&application.application_id);
             pending.is_none_or(|events| !events.is_due)
         });
     }
@@ -221,12 +220,12 @@ struct Sweep {
     events: u64,
 }
 
-/// The state of background work.
+/// The progress of background work.
 #[derive(Debug, Default)]
 struct Progress {
     sweep: Option<Sweep>,
     /// The end of the last sweep.
-    swept: Option<Instant>,
+    sweep_end: Option<Instant>,
 }
 
 impl Progress {
@@ -256,14 +255,14 @@ pub(crate) struct Recounter {
     queue: Arc<RecountQueue>,
     /// The pause between sweeps for stale counts.
     sweep_interval: Duration,
-    retry_ms: u64,
+    retry_pause_ms: u64,
 }
 
 impl Recounter {
     /// Creates a recounter, or returns `None` if no class recounts.
     pub(crate) fn new(
         ports: &SpeedPorts,
-        counting: Counting,
+        counting: CountingClasses,
         options: &SpeedOptions,
     ) -> Option<Self> {
         let interval_ms = counting.shortest_recount_interval_ms()?;
@@ -274,7 +273,7 @@ impl Recounter {
             draws: Arc::clone(&ports.draws),
             queue: Arc::new(RecountQueue::new(counting)),
             sweep_interval: Duration::from_millis(sweep_ms),
-            retry_ms: options.look_interval_ms.max(1),
+            retry_pause_ms: options.look_interval_ms.max(1),
         })
     }
 
@@ -289,22 +288,20 @@ impl Recounter {
         let mut progress = Progress::default();
         while !stop.is_cancelled() {
             match self.step(&mut progress, true).await {
-                Ok(true) => pause(PAUSE_MS, &stop).await,
+                Ok(true) => pause(MERGE_PAUSE_MS, &stop).await,
                 Ok(false) => {
-                    let until_sweep = self.until_sweep(&progress);
-                    let until = self
-                        .queue
-                        .next_retry()
-                        .map_or(until_sweep, |next| next.min(until_sweep));
+                    let sweep_wait = self.time_until_sweep(&progress);
+                    let retry_wait = self.queue.time_until_retry();
+                    let wait = retry_wait.map_or(sweep_wait, |retry| retry.min(sweep_wait));
                     tokio::select! {
                         () = self.queue.changed.notified() => {}
-                        () = tokio::time::sleep(until) => {}
+                        () = tokio::time::sleep(wait) => {}
                         () = stop.cancelled() => {}
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "athletes of applications can't be recounted; trying again");
-                    pause(self.retry_ms, &stop).await;
+                    pause(self.retry_pause_ms, &stop).await;
                 }
             }
         }
@@ -317,35 +314,35 @@ impl Recounter {
         self.queue.mark_incomplete();
         let mut tries = 0;
         while !stop.is_cancelled() {
-            let before = progress.after();
+            let last_visited = progress.after();
             match self.step(&mut progress, false).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
-                    if progress.after() <= before {
+                    if progress.after() <= last_visited {
                         tries += 1;
-                        if !error.is_transient() || tries >= TRIES {
+                        if !error.is_transient() || tries >= TRIES_MAX {
                             return Err(error);
                         }
                     }
-                    pause(self.retry_ms, stop).await;
+                    pause(self.retry_pause_ms, stop).await;
                 }
             }
         }
         Ok(())
     }
 
-    fn until_sweep(&self, progress: &Progress) -> Duration {
-        let since = progress.swept.map(|swept| swept.elapsed());
+    fn time_until_sweep(&self, progress: &Progress) -> Duration {
+        let elapsed = progress.sweep_end.map(|sweep_end| sweep_end.elapsed());
         self.sweep_interval
-            .saturating_sub(since.unwrap_or_default())
+            .saturating_sub(elapsed.unwrap_or_default())
     }
 
     /// Handles some queued applications and a part of the sweep. Returns whether there was work. A
     /// failed application is queued again, with a pause if required. Its error is returned after
     /// the other applications were handled.
     async fn step(&self, progress: &mut Progress, with_pauses: bool) -> Result<bool> {
-        let pending = self.queue.take(with_pauses);
+        let pending = self.queue.take_oldest(with_pauses);
         let event_error = match self.handle_events(&pending).await {
             Ok(event_error) => event_error,
             Err(error) => {
@@ -355,24 +352,24 @@ impl Recounter {
                 return Err(error);
             }
         };
-        // A sweep for stale counts gives way. A sweep requested during another one waits for its
-        // end, or none would ever end.
+        // A requested sweep replaces a sweep for stale counts. During another requested sweep it
+        // waits, so that sweeps end.
         let may_replace_sweep = progress.sweep.is_none_or(|sweep| sweep.events == 0);
         if may_replace_sweep && self.queue.take_incomplete() {
             let (after, events) = (None, 1);
             progress.sweep = Some(Sweep { after, events });
-        } else if progress.sweep.is_none() && self.until_sweep(progress).is_zero() {
+        } else if progress.sweep.is_none() && self.time_until_sweep(progress).is_zero() {
             let (after, events) = (None, 0);
             progress.sweep = Some(Sweep { after, events });
         }
         let Some(sweep) = progress.sweep else {
-            progress.swept.get_or_insert_with(Instant::now);
+            progress.sweep_end.get_or_insert_with(Instant::now);
             return event_error.map_or(Ok(!pending.is_empty()), Err);
         };
         let (remaining, sweep_error) = self.sweep(sweep).await.inspect_err(|_| count_failure())?;
         progress.sweep = remaining;
         if remaining.is_none() {
-            progress.swept = Some(Instant::now());
+            progress.sweep_end = Some(Instant::now());
         }
         event_error.or(sweep_error).map_or(Ok(true), Err)
     }
@@ -384,14 +381,16 @@ impl Recounter {
         }
         let ids: Vec<i64> = pending.keys().copied().collect();
         let known = self.recounts.counted_applications(&ids).await?;
-        let result = self.count(&known, pending, PendingEvents::new(0)).await;
+        let result = self
+            .recount_selected(&known, pending, PendingEvents::new(0))
+            .await;
         // An unknown application is not enabled.
         let noops = result.noops + (pending.len() - known.len());
         metrics::counter!("backstitch_speed_recount_noops_total").increment(noops as u64);
         for (id, events) in pending {
             if !result.failed.contains(id) {
-                let took = events.since.elapsed();
-                metrics::histogram!("backstitch_speed_recount_handler_seconds").record(took);
+                let duration = events.since.elapsed();
+                metrics::histogram!("backstitch_speed_recount_handler_seconds").record(duration);
             }
         }
         Ok(result.error)
@@ -400,10 +399,12 @@ impl Recounter {
     /// Visits the next applications of a sweep. Returns `None` after the last ones. Returns also an
     /// error if some could not be counted; the sweep continues.
     async fn sweep(&self, sweep: Sweep) -> Result<(Option<Sweep>, Option<Error>)> {
-        let (mut known, after) = self.next(sweep.after).await?;
-        self.queue.exclude_due(&mut known);
-        let each = PendingEvents::new(sweep.events);
-        let result = self.count(&known, &BTreeMap::new(), each).await;
+        let (mut applications, after) = self.read_next(sweep.after).await?;
+        self.queue.exclude_due(&mut applications);
+        let assumed_events = PendingEvents::new(sweep.events);
+        let result = self
+            .recount_selected(&applications, &BTreeMap::new(), assumed_events)
+            .await;
         let remaining = after.map(|after| Sweep {
             after: Some(after),
             ..sweep
@@ -411,42 +412,46 @@ impl Recounter {
         Ok((remaining, result.error))
     }
 
-    /// The next applications that may belong to a class with recounts, and the last of them if
-    /// there may be more.
-    async fn next(&self, after: Option<i64>) -> Result<(Vec<CountedApplication>, Option<i64>)> {
+    /// Reads the next applications that may belong to a class with recounts, and the last of them
+    /// if there may be more.
+    async fn read_next(
+        &self,
+        after: Option<i64>,
+    ) -> Result<(Vec<CountedApplication>, Option<i64>)> {
         let Some(listed) = self.queue.counting.listed_applications() else {
             let known = self
                 .recounts
-                .counted_applications_after(after, SWEEP_APPLICATIONS)
+                .counted_applications_after(after, APPLICATIONS_PER_SWEEP_STEP)
                 .await?;
-            let last = known.last().filter(|_| known.len() >= SWEEP_APPLICATIONS);
+            let last = known
+                .last()
+                .filter(|_| known.len() >= APPLICATIONS_PER_SWEEP_STEP);
             let last = last.map(|last| last.application_id);
             return Ok((known, last));
         };
         let later = listed.into_iter().filter(|id| Some(*id) > after);
-        let ids: Vec<i64> = later.take(SWEEP_APPLICATIONS).collect();
+        let ids: Vec<i64> = later.take(APPLICATIONS_PER_SWEEP_STEP).collect();
         if ids.is_empty() {
             return Ok((Vec::new(), None));
         }
         let known = self.recounts.counted_applications(&ids).await?;
+        let last = ids.last().copied();
         Ok((
             known,
-            ids.last()
-                .copied()
-                .filter(|_| ids.len() >= SWEEP_APPLICATIONS),
+            last.filter(|_| ids.len() >= APPLICATIONS_PER_SWEEP_STEP),
         ))
     }
 
-    /// Recounts the applications that need it, given their queued events or the same events for
-    /// each. Failed ones are queued again and do not block others.
-    async fn count(
+    /// Recounts the applications that need it by their queued events. An application without
+    /// queued events has `default_events`. Failed ones are queued again and do not block others.
+    async fn recount_selected(
         &self,
         known: &[CountedApplication],
         pending: &BTreeMap<i64, PendingEvents>,
-        each: PendingEvents,
+        default_events: PendingEvents,
     ) -> RecountResult {
-        let events_of = |id: i64| pending.get(&id).copied().unwrap_or(each);
-        let (noops, statements) = self.select(known, events_of);
+        let events_of = |id: i64| pending.get(&id).copied().unwrap_or(default_events);
+        let (noops, statements) = self.select_statements(known, events_of);
         let mut result = RecountResult {
             noops,
             ..RecountResult::default()
@@ -455,7 +460,7 @@ impl Recounter {
         for ids in statements {
             let is_tried = failures < FAILURES_MAX;
             if is_tried {
-                let Err(error) = self.recount(&ids).await else {
+                let Err(error) = self.run_statement(&ids).await else {
                     continue;
                 };
                 tracing::debug!(%error, applications = ?ids, "a recount failed");
@@ -463,14 +468,13 @@ impl Recounter {
                 failures += 1;
                 result.error = Some(error);
             }
-            // If several failed together, one of them may be the reason; if one failed alone, it
-            // is.
-            let again = |events: PendingEvents| match is_tried && ids.len() == 1 {
-                true => events.into_failed(self.retry_ms),
+            // An application that failed alone is the cause. Of several, each is retried alone.
+            let requeued = |events: PendingEvents| match is_tried && ids.len() == 1 {
+                true => events.into_failed(self.retry_pause_ms),
                 false => events.into_due(),
             };
             self.queue
-                .add(ids.iter().map(|id| (*id, again(events_of(*id)))));
+                .add(ids.iter().map(|id| (*id, requeued(events_of(*id)))));
             result.failed.extend(ids);
         }
         result
@@ -478,27 +482,27 @@ impl Recounter {
 
     /// Selects the applications to count now, grouped by statement. Returns also the number of
     /// applications that need no recount.
-    fn select(
+    fn select_statements(
         &self,
         known: &[CountedApplication],
         events_of: impl Fn(i64) -> PendingEvents,
     ) -> (usize, Vec<Vec<i64>>) {
         let now_ms = self.clock.now_ms();
         let counting = &self.queue.counting;
-        let policy = |one: &CountedApplication| {
-            counting.policy_for(one.application_id, one.athlete_capacity)
+        let policy = |application: &CountedApplication| {
+            counting.find_policy(application.application_id, application.athlete_capacity)
         };
-        let recounting = known.iter().filter_map(|one| Some((one, policy(one)?)));
+        let recounting = known.iter().filter_map(|app| Some((app, policy(app)?)));
         let (mut noops, mut chosen, mut due) = (0, Vec::new(), Vec::new());
-        for (one, policy) in recounting {
-            let counted = one.recorded.map(|recounted| recounted.connected);
+        for (application, policy) in recounting {
+            let counted = application.recorded.map(|recounted| recounted.connected);
             let is_drawn = |_| should_recount(true, counted, &policy, self.draws.next_u64());
-            let events = events_of(one.application_id);
-            let draws = events.count.min(EVENTS_MAX);
+            let events = events_of(application.application_id);
+            let draws = events.count.min(DRAWS_MAX);
             if events.is_due {
-                due.push(vec![one.application_id]);
-            } else if is_stale(one, policy, now_ms) || (0..draws).any(is_drawn) {
-                chosen.push(one);
+                due.push(vec![application.application_id]);
+            } else if is_stale(application, policy, now_ms) || (0..draws).any(is_drawn) {
+                chosen.push(application);
             } else {
                 noops += 1;
             }
@@ -510,7 +514,7 @@ impl Recounter {
     }
 
     /// Counts applications with one statement and records the counts.
-    async fn recount(&self, ids: &[i64]) -> Result<()> {
+    async fn run_statement(&self, ids: &[i64]) -> Result<()> {
         let counted = self.recounts.recount(ids, self.clock.now_ms()).await?;
         self.recounts.record_recounts(&counted).await?;
         let count = counted.len() as u64;
@@ -525,9 +529,9 @@ fn count_failure() {
 
 /// Returns whether a count is missing or older than its interval. A time equally far in the future
 /// also counts as old.
-fn is_stale(one: &CountedApplication, policy: RecountPolicy, now_ms: i64) -> bool {
-    one.recorded.is_none_or(|recounted| {
-        let age_ms = now_ms.saturating_sub(recounted.counted_at_ms);
+fn is_stale(application: &CountedApplication, policy: RecountPolicy, now_ms: i64) -> bool {
+    application.recorded.is_none_or(|recorded| {
+        let age_ms = now_ms.saturating_sub(recorded.counted_at_ms);
         age_ms.unsigned_abs() >= policy.recount_interval_ms()
     })
 }
@@ -536,19 +540,19 @@ fn is_stale(one: &CountedApplication, policy: RecountPolicy, now_ms: i64) -> boo
 fn split_statements(chosen: &[&CountedApplication]) -> Vec<Vec<i64>> {
     let mut statements: Vec<Vec<i64>> = Vec::new();
     let mut athletes = 0_u64;
-    for one in chosen {
-        let capacity = u64::try_from(one.athlete_capacity).unwrap_or_default();
-        let size = one
+    for application in chosen {
+        let capacity = u64::try_from(application.athlete_capacity).unwrap_or_default();
+        let size = application
             .recorded
-            .map_or(capacity, |recounted| recounted.connected);
+            .map_or(capacity, |recorded| recorded.connected);
         athletes = athletes.saturating_add(size.max(1));
         match statements.last_mut() {
             Some(statement) if athletes <= ATHLETES_PER_STATEMENT => {
-                statement.push(one.application_id)
+                statement.push(application.application_id)
             }
             _ => {
                 athletes = size.max(1);
-                statements.push(vec![one.application_id]);
+                statements.push(vec![application.application_id]);
             }
         }
     }

@@ -15,7 +15,7 @@ struct Store {
     recorded: Mutex<BTreeMap<i64, RecordedCount>>,
     /// The applications of each counting statement.
     counted: Mutex<Vec<Vec<i64>>>,
-    is_away: AtomicBool,
+    is_unavailable: AtomicBool,
     /// An application whose count fails.
     broken: Mutex<Option<i64>>,
     /// Number of pages of all applications that were read.
@@ -36,15 +36,15 @@ impl Store {
         self.athletes.lock().unwrap().insert(id, athletes);
     }
 
-    fn answers(&self) -> stores::Result<()> {
-        match self.is_away.load(Ordering::Relaxed) {
-            true => Err(away()),
+    fn check_available(&self) -> stores::Result<()> {
+        match self.is_unavailable.load(Ordering::Relaxed) {
+            true => Err(unavailable()),
             false => Ok(()),
         }
     }
 
     fn known(&self, after: Option<i64>, limit: usize) -> stores::Result<Vec<CountedApplication>> {
-        self.answers()?;
+        self.check_available()?;
         let recorded = self.recorded.lock().unwrap();
         let athletes = self.athletes.lock().unwrap();
         let countable = |id: &i64| CountedApplication {
@@ -59,10 +59,10 @@ impl Store {
     }
 }
 
-fn away() -> stores::Error {
+fn unavailable() -> stores::Error {
     stores::Error::Unavailable {
-        what: "asking the database".to_owned(),
-        why: "it is away".to_owned(),
+        operation: "reading the database".to_owned(),
+        reason: "it is unavailable".to_owned(),
     }
 }
 
@@ -70,7 +70,7 @@ fn away() -> stores::Error {
 impl Recounts for Store {
     async fn counted_applications(&self, ids: &[i64]) -> stores::Result<Vec<CountedApplication>> {
         let all = self.known(None, usize::MAX)?;
-        let is_requested = |one: &CountedApplication| ids.contains(&one.application_id);
+        let is_requested = |app: &CountedApplication| ids.contains(&app.application_id);
         Ok(all.into_iter().filter(is_requested).collect())
     }
 
@@ -84,7 +84,7 @@ impl Recounts for Store {
     }
 
     async fn recount(&self, ids: &[i64], now_ms: i64) -> stores::Result<Vec<Recount>> {
-        self.answers()?;
+        self.check_available()?;
         self.counted.lock().unwrap().push(ids.to_vec());
         if self
             .broken
@@ -92,7 +92,7 @@ impl Recounts for Store {
             .unwrap()
             .is_some_and(|id| ids.contains(&id))
         {
-            return Err(away());
+            return Err(unavailable());
         }
         let athletes = self.athletes.lock().unwrap();
         let recount = |id: &i64| Recount {
@@ -107,17 +107,19 @@ impl Recounts for Store {
     }
 
     async fn record_recounts(&self, recounts: &[Recount]) -> stores::Result<()> {
-        self.answers()?;
+        self.check_available()?;
         if !self.forgets_to_record.load(Ordering::Relaxed) {
-            let recorded = recounts.iter().map(|one| (one.application_id, one.counted));
+            let recorded = recounts
+                .iter()
+                .map(|recount| (recount.application_id, recount.counted));
             self.recorded.lock().unwrap().extend(recorded);
         }
         Ok(())
     }
 }
 
-fn counting(large_size: i64) -> Counting {
-    Counting::parse(&[section(large_size)]).unwrap()
+fn counting(large_size: i64) -> CountingClasses {
+    CountingClasses::parse(&[section(large_size)]).unwrap()
 }
 
 fn section(large_size: i64) -> CountingSection {
@@ -132,15 +134,15 @@ fn section(large_size: i64) -> CountingSection {
     }
 }
 
-fn recounter(store: &Arc<Store>, counting: Counting) -> (Recounter, Arc<FixedClock>) {
-    let clock = Arc::new(FixedClock::at_ms(1_000));
+fn recounter(store: &Arc<Store>, counting: CountingClasses) -> (Recounter, Arc<FixedClock>) {
+    let clock = Arc::new(FixedClock::new(1_000));
     let recounter = Recounter {
         recounts: Arc::clone(store) as _,
         clock: Arc::clone(&clock) as _,
         draws: Arc::new(SeededRandom::new(7)),
         queue: Arc::new(RecountQueue::new(counting)),
         sweep_interval: Duration::from_secs(3_600),
-        retry_ms: 1,
+        retry_pause_ms: 1,
     };
     (recounter, clock)
 }
@@ -169,18 +171,21 @@ async fn events_of_an_application_are_merged() {
 #[tokio::test]
 async fn possibly_lost_events_cause_a_sweep() {
     let store = Arc::new(Store::default());
-    let all = i64::try_from(WAITING_MAX).unwrap() + 7;
+    let all = i64::try_from(QUEUED_APPLICATIONS_MAX).unwrap() + 7;
     (1..=all).for_each(|id| store.set(id, 1));
     let (recounter, clock) = recounter(&store, counting(100));
     recounter.queue().mark_incomplete();
     let mut progress = Progress::default();
     settle(&recounter, &mut progress).await;
-    assert_eq!(store.recorded().len(), WAITING_MAX + 7);
+    assert_eq!(store.recorded().len(), QUEUED_APPLICATIONS_MAX + 7);
     // More applications than the queue holds.
     (1..=all).for_each(|id| store.set(id, 2));
     clock.set_ms(2_000);
     recounter.queue().add_events(1..=all);
-    assert_eq!(recounter.queue().lock_state().order.len(), WAITING_MAX);
+    assert_eq!(
+        recounter.queue().lock_state().order.len(),
+        QUEUED_APPLICATIONS_MAX
+    );
     settle(&recounter, &mut progress).await;
     assert!(store.recorded().values().all(|count| *count == 2));
 }
@@ -198,9 +203,9 @@ async fn metrics_count_recounts() {
     settle(&recounter, &mut progress).await;
     // A small count, an unknown application, and a disabled one.
     recounter.queue().add_events([1, 2, 3]);
-    store.is_away.store(true, Ordering::Relaxed);
+    store.is_unavailable.store(true, Ordering::Relaxed);
     recounter.step(&mut progress, false).await.unwrap_err();
-    store.is_away.store(false, Ordering::Relaxed);
+    store.is_unavailable.store(false, Ordering::Relaxed);
     settle(&recounter, &mut progress).await;
     let text = recorder.handle().render();
     for line in [
@@ -209,7 +214,10 @@ async fn metrics_count_recounts() {
         "backstitch_speed_recount_errors_total 1",
         "backstitch_speed_recount_handler_seconds_count 5",
     ] {
-        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        assert!(
+            text.lines().any(|rendered| rendered == line),
+            "{line}: {text}"
+        );
     }
 }
 
@@ -220,7 +228,7 @@ async fn failed_recounts_are_queued_again() {
     let (recounter, _) = recounter(&store, counting(100));
     let mut progress = Progress::default();
     settle(&recounter, &mut progress).await;
-    store.is_away.store(true, Ordering::Relaxed);
+    store.is_unavailable.store(true, Ordering::Relaxed);
     recounter.queue().add_events([1]);
     for _ in 0..3 {
         recounter.step(&mut progress, false).await.unwrap_err();
@@ -233,7 +241,7 @@ async fn failed_recounts_are_queued_again() {
         .get(&1)
         .map(|events| events.count);
     assert_eq!(waiting, Some(2));
-    store.is_away.store(false, Ordering::Relaxed);
+    store.is_unavailable.store(false, Ordering::Relaxed);
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded(), BTreeMap::from([(1, 5)]));
 }
@@ -245,7 +253,7 @@ async fn failed_recounts_pause_alone() {
     (1..=3).for_each(|id| store.set(id, 5));
     *store.broken.lock().unwrap() = Some(2);
     let (mut recounter, _) = recounter(&store, counting(100));
-    recounter.retry_ms = 100_000;
+    recounter.retry_pause_ms = 100_000;
     let mut progress = Progress::default();
     recounter.queue().mark_incomplete();
     // All by one statement, then each by its own.
@@ -254,23 +262,23 @@ async fn failed_recounts_pause_alone() {
     while recounter.step(&mut progress, true).await.is_err() {}
     assert_eq!(store.recorded(), BTreeMap::from([(1, 5), (3, 5)]));
     let tries = || store.counted.lock().unwrap().len();
-    let before = tries();
+    let tries_before = tries();
     recounter.queue().add_events([1, 2]);
     recounter.queue().mark_incomplete();
     while recounter.step(&mut progress, true).await.unwrap() {}
-    let counted = store.counted.lock().unwrap().split_off(before);
+    let counted = store.counted.lock().unwrap().split_off(tries_before);
     assert_eq!(counted, [vec![1], vec![1, 3]], "the second pauses");
-    let pause = recounter.queue().next_retry().unwrap();
+    let pause = recounter.queue().time_until_retry().unwrap();
     assert!(pause > Duration::from_secs(90), "{pause:?}");
     assert!(pause <= Duration::from_secs(100), "{pause:?}");
     // `finish` ignores pauses.
     recounter.step(&mut progress, false).await.unwrap_err();
-    let pause = recounter.queue().next_retry().unwrap();
+    let pause = recounter.queue().time_until_retry().unwrap();
     assert!(pause > Duration::from_secs(190), "{pause:?}");
     for _ in 0..70 {
         recounter.step(&mut progress, false).await.unwrap_err();
     }
-    let pause = recounter.queue().next_retry().unwrap();
+    let pause = recounter.queue().time_until_retry().unwrap();
     assert!(
         pause <= Duration::from_millis(FAILURE_PAUSE_MS_MAX),
         "{pause:?}"
@@ -278,21 +286,21 @@ async fn failed_recounts_pause_alone() {
     *store.broken.lock().unwrap() = None;
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded()[&2], 5);
-    assert_eq!(recounter.queue().next_retry(), None);
+    assert_eq!(recounter.queue().time_until_retry(), None);
 }
 
 /// If classes list their applications, no others are read.
 #[tokio::test]
 async fn a_sweep_reads_only_listed_applications() {
     let store = Arc::new(Store::default());
-    let step = i64::try_from(SWEEP_APPLICATIONS).unwrap();
+    let step = i64::try_from(APPLICATIONS_PER_SWEEP_STEP).unwrap();
     (1..=3 * step).for_each(|id| store.set(id, 1));
     let listed = CountingSection {
         capacity_from: None,
         applications: (step..=2 * step + 5).collect(),
         ..section(100)
     };
-    let (recounter, _) = recounter(&store, Counting::parse(&[listed]).unwrap());
+    let (recounter, _) = recounter(&store, CountingClasses::parse(&[listed]).unwrap());
     recounter.queue().mark_incomplete();
     settle(&recounter, &mut Progress::default()).await;
     let ids: Vec<i64> = store.recorded().into_keys().collect();

@@ -16,8 +16,8 @@ use stores::views::RunRecords;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::changes::Outbox as ChangeOutbox;
-use crate::entities::Entities;
+use crate::changes::ChangeOutbox;
+use crate::entities::EntityProcessor;
 use crate::entity_outbox::EntityOutbox;
 use crate::events::EventProcessor;
 use crate::idle::IdleWatch;
@@ -25,11 +25,11 @@ use crate::notices::Deliverer;
 use crate::processor::BatchProcessor;
 use crate::recount::Recounter;
 use crate::report::{Counts, SpeedReport};
-use crate::worker::{MISSING_PARTITION_TRIES, Worker};
+use crate::worker::{MISSING_PARTITION_CHECKS, Worker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Pause between checks for a missing partition.
-const PARTITION_PAUSE: Duration = Duration::from_millis(500);
+const PARTITION_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The speed layer of one source.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Speed {
             deliverers,
             recounter,
         };
-        speed.processor(0).await?;
+        speed.create_processor(0).await?;
         Ok(speed)
     }
 
@@ -128,8 +128,8 @@ impl Speed {
         }
     }
 
-    /// The change outbox of a partition, if the views are boards.
-    fn change_outbox(&self, partition: u32) -> Option<ChangeOutbox> {
+    /// Creates the change outbox of a partition, if the views are boards.
+    fn create_change_outbox(&self, partition: u32) -> Option<ChangeOutbox> {
         let change_publisher = self.change_publisher.clone()?;
         let interval_ms = self.options.look_interval_ms;
         Some(ChangeOutbox::new(
@@ -139,8 +139,8 @@ impl Speed {
         ))
     }
 
-    /// The processor of a partition's micro-batches.
-    async fn processor(&self, partition: u32) -> Result<Box<dyn BatchProcessor>> {
+    /// Creates the processor of a partition's micro-batches.
+    async fn create_processor(&self, partition: u32) -> Result<Box<dyn BatchProcessor>> {
         Ok(match &self.views {
             Views::Aggregates(jobs) => {
                 let fold = AggregateFold::new(&self.engine, jobs).await?;
@@ -149,16 +149,16 @@ impl Speed {
             }
             Views::Boards(jobs) => {
                 let fold = Fold::new(&self.engine, jobs).await?;
-                Box::new(self.entities(partition, fold))
+                Box::new(self.create_entity_processor(partition, fold))
             }
         })
     }
 
-    fn entities(&self, partition: u32, fold: Fold<Board>) -> Entities {
+    fn create_entity_processor(&self, partition: u32, fold: Fold<Board>) -> EntityProcessor {
         let id = self.partition_id(partition);
-        let entities = Entities::new(id, &self.ports, &self.options, fold);
+        let processor = EntityProcessor::new(id, &self.ports, &self.options, fold);
         let recounter = self.recounter.as_ref();
-        entities.with_recounts(recounter.map(|recounter| Arc::clone(recounter.queue())))
+        processor.with_recounts(recounter.map(|recounter| Arc::clone(recounter.queue())))
     }
 
     /// Runs until `shutdown`, or with `until_caught_up` until the end of every partition. Started
@@ -174,7 +174,7 @@ impl Speed {
         until_caught_up: bool,
         shutdown: CancellationToken,
     ) -> Result<SpeedReport> {
-        let mut share = if until_caught_up {
+        let mut membership = if until_caught_up {
             GroupMembership::all_partitions()
         } else {
             self.ports.log.join_group(self.source.topic()).await?
@@ -186,12 +186,12 @@ impl Speed {
         } else if let Some(outbox) = &self.outbox {
             outbox.send_all(&workers.stop).await?;
         }
-        let mut outcome = self.supervise(&mut share, &mut workers).await;
+        let mut outcome = self.supervise(&mut membership, &mut workers).await;
         if until_caught_up && outcome.is_ok() {
             outcome = self.finish_services(&workers.stop).await;
         }
-        let outcome = workers.end(outcome).await;
-        share.leave().await;
+        let outcome = workers.stop_all(outcome).await;
+        membership.leave().await;
         outcome.map(|()| {
             *workers
                 .counts
@@ -227,12 +227,12 @@ impl Speed {
     }
 
     /// Keeps a worker for each assigned partition, until the end or an error.
-    async fn supervise(&self, share: &mut GroupMembership, workers: &mut Workers) -> Result<()> {
+    async fn supervise(&self, group: &mut GroupMembership, workers: &mut Workers) -> Result<()> {
         let wait = Duration::from_millis(self.options.look_interval_ms.max(1));
         let until_caught_up = workers.until_caught_up;
         let stop = workers.stop.clone();
         loop {
-            match self.assign(&share.assigned(), workers).await {
+            match self.update_workers(&group.assigned(), workers).await {
                 Ok(()) => {}
                 Err(error) if error.is_transient() && !until_caught_up => {
                     tracing::warn!(%error, "partitions can't be assigned; trying again");
@@ -245,68 +245,72 @@ impl Speed {
             tokio::select! {
                 ended = workers.next_result() => ended?,
                 () = stop.cancelled() => return Ok(()),
-                () = share.changed() => {}
+                () = group.changed() => {}
                 () = tokio::time::sleep(wait), if !until_caught_up => {}
             }
         }
     }
 
-    /// The number of partitions of the log. If runs or live state know more, the log was lost.
-    async fn partitions(&self) -> Result<u32> {
+    /// Counts the partitions of the log. If runs or live state know more, the log was lost.
+    async fn count_partitions(&self) -> Result<u32> {
         let mut tries = 0;
         loop {
             // Run records first: no run has cuts in partitions that are added later.
-            let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
+            let recorded = self
+                .ports
+                .views
+                .runs(self.source)
+                .await?
+                .runs
+                .partition_count();
             let partitions = self.ports.partitions(self.source).await?;
-            let what = if (partitions as usize) < recorded {
+            let evidence = if (partitions as usize) < recorded {
                 "a batch run has a cut in this partition".to_owned()
-            } else if let Some(counted) = self.live_offset(partitions).await? {
+            } else if let Some(counted) = self.read_live_offset(partitions).await? {
                 format!("live state is at offset {counted}")
             } else {
                 return Ok(partitions);
             };
             // A broker may not know new partitions yet.
             tries += 1;
-            if tries >= MISSING_PARTITION_TRIES {
+            if tries >= MISSING_PARTITION_CHECKS {
                 return Err(Error::LogReplaced {
                     topic: self.source.topic(),
                     partition: partitions,
-                    what: format!(
-                        "{what}, but the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
+                    problem: format!(
+                        "{evidence}, but the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
                     ),
                 });
             }
-            tokio::time::sleep(PARTITION_PAUSE).await;
+            tokio::time::sleep(PARTITION_RETRY_PAUSE).await;
         }
     }
 
-    /// The offset of a partition's live state, if events were counted.
-    async fn live_offset(&self, partition: u32) -> Result<Option<Offset>> {
-        let state = self
-            .ports
-            .partition_state(self.partition_id(partition))
-            .await?;
+    /// Reads the offset of a partition's live state, if events were counted.
+    async fn read_live_offset(&self, partition: u32) -> Result<Option<Offset>> {
+        let id = self.partition_id(partition);
+        let state = self.ports.partition_state(id).await?;
         let next_offset = state.map(|state| state.position.next_offset);
         Ok(next_offset.filter(|next_offset| *next_offset > 0))
     }
 
     /// Starts workers for newly assigned partitions. Workers of revoked partitions finish their
     /// step and stop.
-    async fn assign(&self, assigned: &Assignment, workers: &mut Workers) -> Result<()> {
-        for (partition, stop) in &workers.stops {
+    async fn update_workers(&self, assigned: &Assignment, workers: &mut Workers) -> Result<()> {
+        for (partition, stop) in &workers.stop_tokens {
             if !assigned.contains(*partition) {
                 stop.cancel();
             }
         }
-        let partitions = self.partitions().await?;
+        let partitions = self.count_partitions().await?;
         for partition in 0..partitions {
             // A stopping worker is started again after it ended.
-            if workers.stops.contains_key(&partition) || !assigned.contains(partition) {
+            if workers.stop_tokens.contains_key(&partition) || !assigned.contains(partition) {
                 continue;
             }
             let worker = Worker {
                 ports: self.ports.clone(),
-                processor: self.processor(partition).await?,
+                processor: self.create_processor(partition).await?,
                 log_identity: LogIdentityVerifier::default(),
                 source: self.source,
                 partition,
@@ -315,13 +319,13 @@ impl Speed {
                 partitions,
                 runs: RunRecords::default(),
                 idle: Arc::clone(&workers.idle),
-                outbox: self.change_outbox(partition),
+                outbox: self.create_change_outbox(partition),
                 full_outbox_refreshes: 0,
                 until_caught_up: workers.until_caught_up,
                 failures: 0,
             };
             let stop = workers.stop.child_token();
-            workers.stops.insert(partition, stop.clone());
+            workers.stop_tokens.insert(partition, stop.clone());
             workers.spawn(Some(partition), worker.run(stop));
         }
         Ok(())
@@ -337,8 +341,8 @@ struct Workers {
     idle: Arc<IdleWatch>,
     /// Stops everything.
     stop: CancellationToken,
-    /// By partition: stops its worker.
-    stops: BTreeMap<u32, CancellationToken>,
+    /// The token that stops the worker of each partition.
+    stop_tokens: BTreeMap<u32, CancellationToken>,
     tasks: JoinSet<(Option<u32>, Result<()>)>,
 }
 
@@ -349,7 +353,7 @@ impl Workers {
             counts: Arc::default(),
             idle,
             stop,
-            stops: BTreeMap::new(),
+            stop_tokens: BTreeMap::new(),
             tasks: JoinSet::new(),
         }
     }
@@ -357,9 +361,9 @@ impl Workers {
     fn spawn(
         &mut self,
         partition: Option<u32>,
-        work: impl Future<Output = Result<()>> + Send + 'static,
+        task: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        self.tasks.spawn(async move { (partition, work.await) });
+        self.tasks.spawn(async move { (partition, task.await) });
     }
 
     /// Waits for the next task that ends, or forever if there is none. It is cancellation-safe.
@@ -373,14 +377,14 @@ impl Workers {
         if let Some(partition) = partition
             && !self.until_caught_up
         {
-            self.stops.remove(&partition);
+            self.stop_tokens.remove(&partition);
         }
         outcome
     }
 
     /// Stops all tasks and returns the first error. Every worker finishes its current step, so that
     /// no store write is interrupted.
-    async fn end(&mut self, outcome: Result<()>) -> Result<()> {
+    async fn stop_all(&mut self, outcome: Result<()>) -> Result<()> {
         self.stop.cancel();
         let mut outcome = outcome;
         while !self.tasks.is_empty() {

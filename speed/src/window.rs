@@ -21,8 +21,8 @@ impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
-            for (to, from) in word.iter_mut().zip(chunk) {
-                *to = *from;
+            for (target, source) in word.iter_mut().zip(chunk) {
+                *target = *source;
             }
             self.0 ^= u64::from_le_bytes(word);
         }
@@ -42,7 +42,7 @@ pub(crate) struct Window {
     newest: HashMap<EventIdentity, u64, BuildHasherDefault<IdentityHasher>>,
     /// Sightings, oldest first: number, log time, identity.
     sightings: VecDeque<(u64, i64, EventIdentity)>,
-    next: u64,
+    next_number: u64,
 }
 
 impl Window {
@@ -52,45 +52,45 @@ impl Window {
             events_max,
             newest: HashMap::default(),
             sightings: VecDeque::new(),
-            next: 0,
+            next_number: 0,
         }
     }
 
     /// Adds a record and returns the update of the window, which tells whether the record is the
     /// first of its event.
     pub(crate) fn record(&mut self, identity: EventIdentity, logged_at_ms: i64) -> WindowUpdate {
-        let horizon = logged_at_ms.saturating_sub(self.window_ms);
+        let window_start_ms = logged_at_ms.saturating_sub(self.window_ms);
         let mut evicted = Vec::new();
-        while let Some((number, at, old)) = self.sightings.front().copied() {
-            if at >= horizon && self.sightings.len() < self.events_max {
+        while let Some((number, old_logged_at_ms, old_identity)) = self.sightings.front().copied() {
+            if old_logged_at_ms >= window_start_ms && self.sightings.len() < self.events_max {
                 break;
             }
             self.sightings.pop_front();
-            let was_newest = self.newest.get(&old) == Some(&number);
+            let was_newest = self.newest.get(&old_identity) == Some(&number);
             if was_newest {
-                self.newest.remove(&old);
+                self.newest.remove(&old_identity);
             }
-            evicted.push((number, at, old, was_newest));
+            evicted.push((number, old_logged_at_ms, old_identity, was_newest));
         }
         self.sightings
-            .push_back((self.next, logged_at_ms, identity));
-        let before = self.newest.insert(identity, self.next);
-        self.next += 1;
-        WindowUpdate { before, evicted }
+            .push_back((self.next_number, logged_at_ms, identity));
+        let previous = self.newest.insert(identity, self.next_number);
+        self.next_number += 1;
+        WindowUpdate { previous, evicted }
     }
 
     /// Undoes the updates of the last records.
     pub(crate) fn undo(&mut self, updates: Vec<WindowUpdate>) {
-        for WindowUpdate { before, evicted } in updates.into_iter().rev() {
+        for WindowUpdate { previous, evicted } in updates.into_iter().rev() {
             if let Some((number, _, identity)) = self.sightings.pop_back() {
-                self.next = number;
-                match before {
-                    Some(before) => self.newest.insert(identity, before),
+                self.next_number = number;
+                match previous {
+                    Some(previous) => self.newest.insert(identity, previous),
                     None => self.newest.remove(&identity),
                 };
             }
-            for (number, at, identity, was_newest) in evicted.into_iter().rev() {
-                self.sightings.push_front((number, at, identity));
+            for (number, logged_at_ms, identity, was_newest) in evicted.into_iter().rev() {
+                self.sightings.push_front((number, logged_at_ms, identity));
                 if was_newest {
                     self.newest.insert(identity, number);
                 }
@@ -103,7 +103,7 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct WindowUpdate {
     /// The previous sighting of the event, if the window holds one.
-    before: Option<u64>,
+    previous: Option<u64>,
     /// Evicted sightings: number, log time, identity, and whether it was the newest of its event.
     evicted: Vec<(u64, i64, EventIdentity, bool)>,
 }
@@ -111,7 +111,7 @@ pub(crate) struct WindowUpdate {
 impl WindowUpdate {
     /// Returns whether the record is the first of its event in the window.
     pub(crate) const fn is_first(&self) -> bool {
-        self.before.is_none()
+        self.previous.is_none()
     }
 }
 
@@ -179,8 +179,11 @@ mod tests {
                 (u128::from((i * 7919 % 61).unsigned_abs()), i - back)
             })
             .collect();
-        let mut whole = Window::new(window_ms, 1000);
-        let truth: Vec<bool> = records.iter().map(|r| whole.is_first(r.0, r.1)).collect();
+        let mut full_window = Window::new(window_ms, 1000);
+        let truth: Vec<bool> = records
+            .iter()
+            .map(|r| full_window.is_first(r.0, r.1))
+            .collect();
         for resume in 1..records.len() {
             let since = records[resume - 1].1 - window_ms;
             let start = records.iter().position(|record| record.1 >= since);
@@ -199,8 +202,11 @@ mod tests {
             .map(|i| (u128::from((i * 7919 % 37).unsigned_abs()), i / 3))
             .collect();
         for (window_ms, events_max) in [(10, 1000), (1000, 12)] {
-            let mut whole = Window::new(window_ms, events_max);
-            let truth: Vec<bool> = records.iter().map(|r| whole.is_first(r.0, r.1)).collect();
+            let mut full_window = Window::new(window_ms, events_max);
+            let truth: Vec<bool> = records
+                .iter()
+                .map(|r| full_window.is_first(r.0, r.1))
+                .collect();
             for start in 0..records.len() {
                 let mut again = Window::new(window_ms, events_max);
                 let resume = (start + 60).min(records.len());

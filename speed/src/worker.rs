@@ -13,32 +13,33 @@ use schemas::source::Source;
 use schemas::traces;
 use stores::intake::append_dead_letters;
 use stores::live::{Changes, PartitionId};
-use stores::log::{FetchLimit, Fetched, LOST_REMEDY, LogIdentityVerifier, Records};
+use stores::log::{FetchLimit, FetchedRecords, LOST_REMEDY, LogIdentityVerifier, Records};
 use stores::relay;
 use stores::views::RunRecords;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::boards::StepOutcome;
-use crate::changes::Outbox;
-use crate::idle::{Idle, IdleWatch, Wake};
+use crate::changes::ChangeOutbox;
+use crate::idle::{IdleWatch, IdleWorker, Wake};
 use crate::pause::pause;
 use crate::processor::{BatchContext, BatchProcessor, Limits};
 use crate::report::{Counts, SpeedReport};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Attempts of a failing step if the worker must reach the end of the log.
-const TRIES_UNTIL_CAUGHT_UP: u32 = 20;
+const STEP_TRIES_MAX: u32 = 20;
 /// Consecutive checks before a partition is believed to be missing. A broker may not know a new one
 /// yet.
-pub(crate) const MISSING_PARTITION_TRIES: u32 = 6;
+pub(crate) const MISSING_PARTITION_CHECKS: u32 = 6;
 /// Consecutive refreshes with a full outbox before the worker logs that it waits.
 const FULL_OUTBOX_REFRESHES: u32 = 5;
-const PAUSE_MS_FIRST: u64 = 50;
+const FIRST_PAUSE_MS: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
 /// Interval of background work of an idle worker.
 const IDLE_STEP: Duration = Duration::from_secs(1);
 
+/// The worker of one partition.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) ports: SpeedPorts,
@@ -55,7 +56,7 @@ pub(crate) struct Worker {
     /// Wakes the worker at the end of the log.
     pub(crate) idle: Arc<IdleWatch>,
     /// The change outbox, if the views are boards.
-    pub(crate) outbox: Option<Outbox>,
+    pub(crate) outbox: Option<ChangeOutbox>,
     /// Consecutive refreshes with a full outbox.
     pub(crate) full_outbox_refreshes: u32,
     /// True if the worker ends at the end of the log.
@@ -107,29 +108,29 @@ impl Worker {
     async fn work(mut self, stop: CancellationToken) -> Result<()> {
         let until_caught_up = self.until_caught_up;
         let run_wait = Duration::from_millis(self.options.run_wait_ms);
-        let mut missing = 0;
-        let mut waiting: Option<Instant> = None;
+        let mut missing_checks = 0;
+        let mut waiting_since: Option<Instant> = None;
         while !stop.is_cancelled() {
-            let ended = self.run_once(&stop).await;
-            if let Err(Error::Store(error @ stores::Error::NoPartition { .. })) = ended {
-                missing += 1;
-                if missing >= MISSING_PARTITION_TRIES {
+            let outcome = self.run_once(&stop).await;
+            if let Err(Error::Store(error @ stores::Error::NoPartition { .. })) = outcome {
+                missing_checks += 1;
+                if missing_checks >= MISSING_PARTITION_CHECKS {
                     return Err(self.missing_partition_error(error).await);
                 }
                 self.processor.reset();
-                pause(PAUSE_MS_FIRST << missing, &stop).await;
+                pause(FIRST_PAUSE_MS << missing_checks, &stop).await;
                 continue;
             }
-            missing = 0;
-            match ended {
+            missing_checks = 0;
+            match outcome {
                 Ok(CycleEnd::CaughtUp) => return Ok(()),
-                Ok(CycleEnd::Refresh) => (self.failures, waiting) = (0, None),
+                Ok(CycleEnd::Refresh) => (self.failures, waiting_since) = (0, None),
                 Err(Error::CheckpointMismatch) => {
                     self.handle_checkpoint_mismatch();
-                    (self.failures, waiting) = (0, None);
+                    (self.failures, waiting_since) = (0, None);
                 }
                 Ok(CycleEnd::Waiting) => {
-                    let since = *waiting.get_or_insert_with(Instant::now);
+                    let since = *waiting_since.get_or_insert_with(Instant::now);
                     if until_caught_up && since.elapsed() >= run_wait {
                         return Err(Error::Waiting {
                             topic: self.source.topic(),
@@ -140,10 +141,10 @@ impl Worker {
                 }
                 Err(error) if error.is_transient() => {
                     self.failures += 1;
-                    if until_caught_up && self.failures >= TRIES_UNTIL_CAUGHT_UP {
+                    if until_caught_up && self.failures >= STEP_TRIES_MAX {
                         return Err(error);
                     }
-                    let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << self.failures.min(10));
+                    let wait_ms = PAUSE_MS_MAX.min(FIRST_PAUSE_MS << self.failures.min(10));
                     tracing::warn!(partition = self.partition, %error, wait_ms, "a step failed; trying again");
                     self.processor.reset();
                     pause(wait_ms, &stop).await;
@@ -168,12 +169,12 @@ impl Worker {
         self.processor
             .suppress(self.ports.suppressions.current().await?);
         if partitions <= partition {
-            let what = format!("{}/{partition}", self.source.topic());
-            return Err(stores::Error::NoPartition { what }.into());
+            let operation = format!("{}/{partition}", self.source.topic());
+            return Err(stores::Error::NoPartition { operation }.into());
         }
         // The log may not know the newest partitions that a run or an earlier refresh has seen.
         let runs = &self.runs.runs;
-        let recorded = u32::try_from(runs.partitions()).unwrap_or(u32::MAX);
+        let recorded = u32::try_from(runs.partition_count()).unwrap_or(u32::MAX);
         self.partitions = self.partitions.max(partitions).max(recorded);
         let id = self.partition_id();
         match next_step(state.as_ref(), partition as usize, runs) {
@@ -218,8 +219,11 @@ impl Worker {
     }
 
     /// Returns whether the outbox is full, so that processing must wait.
-    fn is_full(&self) -> bool {
-        let waiting = self.outbox.as_ref().map_or(0, Outbox::waiting);
+    fn is_outbox_full(&self) -> bool {
+        let waiting = self
+            .outbox
+            .as_ref()
+            .map_or(0, ChangeOutbox::waiting_entries);
         waiting > self.options.outbox_max
     }
 
@@ -235,12 +239,12 @@ impl Worker {
         until: Option<Offset>,
         stop: &CancellationToken,
     ) -> Result<CycleEnd> {
-        let refreshed = Instant::now();
+        let start = Instant::now();
         let refresh_interval = Duration::from_millis(self.options.look_interval_ms);
         let mut checkpoint = state.checkpoint();
-        let mut last = state.position.last;
+        let mut last_record = state.position.last;
         self.begin(state).await?;
-        self.full_outbox_refreshes = if self.is_full() {
+        self.full_outbox_refreshes = if self.is_outbox_full() {
             self.full_outbox_refreshes + 1
         } else {
             0
@@ -251,18 +255,20 @@ impl Worker {
                 "processing waits until pending board changes are published"
             );
         }
-        while refreshed.elapsed() < refresh_interval && !stop.is_cancelled() {
+        while start.elapsed() < refresh_interval && !stop.is_cancelled() {
             if until.is_some_and(|cut| checkpoint.next_offset >= cut) {
                 return Ok(CycleEnd::Refresh);
             }
-            if self.is_full() {
+            if self.is_outbox_full() {
                 pause(self.options.poll_interval_ms, stop).await;
                 continue;
             }
             let fetched = self.fetch(checkpoint.next_offset, until).await?;
             metrics::gauge!("backstitch_speed_lag_events", "source" => self.source.name(),
                 "partition" => self.partition.to_string())
-            .set(as_f64(fetched.end.saturating_sub(fetched.next_offset)));
+            .set(to_gauge_value(
+                fetched.end.saturating_sub(fetched.next_offset),
+            ));
             if fetched.next_offset == checkpoint.next_offset {
                 if let Some(cut) = until {
                     return Err(self.other_log_error(format!(
@@ -275,19 +281,21 @@ impl Worker {
                     None => continue,
                 }
             }
-            let at = Cut {
+            let end = Cut {
                 next_offset: fetched.next_offset,
-                last,
+                last: last_record,
             };
             let span = tracing::info_span!(
                 target: traces::TARGET, "micro-batch",
                 source = %self.source, partition = self.partition,
-                offset = checkpoint.next_offset, next_offset = at.next_offset,
+                offset = checkpoint.next_offset, next_offset = end.next_offset,
             );
-            let applied = self.apply(checkpoint, at, fetched.records).instrument(span);
+            let applied = self
+                .apply(checkpoint, end, fetched.records)
+                .instrument(span);
             let next = applied.await?;
             checkpoint.next_offset = next.next_offset;
-            last = next.last;
+            last_record = next.last;
             self.processor.on_applied(checkpoint);
             self.processor.step(checkpoint, self.partitions).await?;
         }
@@ -305,19 +313,19 @@ impl Worker {
         stop: &CancellationToken,
     ) -> Result<Option<CycleEnd>> {
         self.failures = 0;
-        let began = self.idle.begin();
+        let wait_start = self.idle.start_wait();
         while !stop.is_cancelled() {
             match self.processor.step(checkpoint, self.partitions).await? {
                 StepOutcome::More => return Ok(None),
                 StepOutcome::Idle if self.until_caught_up => return Ok(Some(CycleEnd::CaughtUp)),
                 StepOutcome::Idle => {}
             }
-            let idle = Idle {
+            let idle = IdleWorker {
                 partition: self.partition,
                 partitions: self.partitions,
                 checkpoint,
                 runs: &self.runs,
-                began,
+                wait_start,
             };
             match self.idle.wait(idle, IDLE_STEP, stop).await {
                 Wake::Log => return Ok(None),
@@ -339,7 +347,7 @@ impl Worker {
     }
 
     /// Fetches a micro-batch that ends at `until` or before.
-    async fn fetch(&self, from: Offset, until: Option<Offset>) -> Result<Fetched> {
+    async fn fetch(&self, from: Offset, until: Option<Offset>) -> Result<FetchedRecords> {
         let limit = FetchLimit {
             records: self.options.records_max.min(self.processor.records_fit()),
             bytes: self.options.bytes_max,
@@ -354,12 +362,12 @@ impl Worker {
         if let Some(cut) = until
             && fetched.next_offset > cut
         {
-            let below = fetched
+            let count = fetched
                 .records
                 .offsets
                 .values()
-                .partition_point(|o| *o < cut);
-            fetched.records = fetched.records.slice(0, below);
+                .partition_point(|offset| *offset < cut);
+            fetched.records = fetched.records.slice(0, count);
             fetched.next_offset = cut;
         }
         Ok(fetched)
@@ -393,7 +401,7 @@ impl Worker {
         let (identity, batch) = tokio::join!(identity, self.processor.process(&records, limits));
         identity?.map_err(|other| self.other_log_error(other.to_string()))?;
         let mut batch = batch?;
-        let next = next_after(&records, batch.records, end);
+        let next = find_end_after(&records, batch.records, end);
         self.append_rejected(&records, &batch.rejected).await?;
         self.forward(&batch.forwarded).await?;
         self.apply_changes(checkpoint, next, &mut batch.changes)
@@ -499,20 +507,18 @@ impl Worker {
         if groups.is_empty() {
             return Ok(());
         }
-        let records = relay::notification_records(self.source, groups, self.partitions);
+        let records = relay::build_notification_records(self.source, groups, self.partitions);
         let now_ms = self.ports.clock.now_ms();
         let topic = self.source.topic();
-        self.ports
-            .log_writes
-            .append(topic, &records, now_ms)
-            .await?;
+        let log_writes = &self.ports.log_writes;
+        log_writes.append(topic, &records, now_ms).await?;
         let forwarded = "backstitch_speed_forwarded_total";
         metrics::counter!(forwarded, "source" => self.source.name()).increment(groups.len() as u64);
         Ok(())
     }
 
-    /// Verifies once that the log is the one of the partition state. Lets the processor read the
-    /// records before the checkpoint.
+    /// Verifies that the partition state was computed from this log. Then the processor reads the
+    /// required records before the checkpoint.
     async fn begin(&mut self, state: &PartitionState) -> Result<()> {
         let checkpoint = state.checkpoint();
         let is_current = self.processor.known_checkpoint().is_some_and(|known| {
@@ -521,7 +527,7 @@ impl Worker {
         if is_current {
             return Ok(());
         }
-        // The partition state may be another one than before.
+        // The partition state may have been replaced.
         self.log_identity = LogIdentityVerifier::default();
         if let Some(last) = state.position.last {
             let topic = self.source.topic();
@@ -570,11 +576,11 @@ impl Worker {
         }
     }
 
-    fn other_log_error(&self, what: String) -> Error {
+    fn other_log_error(&self, problem: String) -> Error {
         Error::LogReplaced {
             topic: self.source.topic(),
             partition: self.partition,
-            what: format!("{what}. Nothing was counted. {LOST_REMEDY}"),
+            problem: format!("{problem}. Nothing was counted. {LOST_REMEDY}"),
         }
     }
 
@@ -599,12 +605,12 @@ impl Worker {
     }
 }
 
-/// The position after the first `processed` records. `end` is the position after all records, with the
-/// last record before them.
-fn next_after(records: &Records, processed: usize, end: Cut) -> Cut {
-    let is_all = processed >= records.len();
+/// Finds the position after the first `processed` records. `end` is the position after all
+/// records, with the last record before them.
+fn find_end_after(records: &Records, processed: usize, end: Cut) -> Cut {
+    let are_all_processed = processed >= records.len();
     Cut {
-        next_offset: match is_all {
+        next_offset: match are_all_processed {
             true => end.next_offset,
             false => records.offsets.value(processed),
         },
@@ -615,9 +621,9 @@ fn next_after(records: &Records, processed: usize, end: Cut) -> Cut {
     }
 }
 
-fn as_f64(n: i64) -> f64 {
+fn to_gauge_value(number: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a gauge")]
     {
-        n as f64
+        number as f64
     }
 }

@@ -61,7 +61,7 @@ pub trait AchievementsRead: std::fmt::Debug + Send + Sync {
     /// of `kind`, if given.
     async fn achievements(
         &self,
-        of: AchievementOwner,
+        owner: AchievementOwner,
         kind: Option<AchievementKind>,
         before: Option<&AchievementCursor>,
         limit: usize,
@@ -69,7 +69,7 @@ pub trait AchievementsRead: std::fmt::Debug + Send + Sync {
 
     /// The offset below which all changes of a log partition are published; `None` before the
     /// first.
-    async fn published_through(&self, partition: PartitionId) -> Result<Option<Offset>>;
+    async fn published_end(&self, partition: PartitionId) -> Result<Option<Offset>>;
 }
 
 /// Writes achievements.
@@ -80,8 +80,7 @@ pub trait AchievementsWrite: AchievementsRead + AchievementsErase {
 
     /// Records the offset below which all changes of a log partition are published. The last call
     /// wins.
-    async fn record_published_through(&self, partition: PartitionId, through: Offset)
-    -> Result<()>;
+    async fn record_published_end(&self, partition: PartitionId, end: Offset) -> Result<()>;
 }
 
 /// Erases an athlete from achievements.

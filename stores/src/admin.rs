@@ -247,7 +247,7 @@ pub trait EntityAdmin: EntityWrite + Names + Notices + Recounts + RecordExpiry {
         &self,
         application_id: i64,
         change: ApplicationChange,
-        by: &AuditContext,
+        context: &AuditContext,
         now_ms: i64,
     ) -> Result<Option<ApplicationUsage>>;
 
@@ -265,14 +265,14 @@ pub trait EntityAdmin: EntityWrite + Names + Notices + Recounts + RecordExpiry {
         &self,
         application_id: i64,
         athlete_capacity: i64,
-        by: &AuditContext,
+        context: &AuditContext,
         now_ms: i64,
     ) -> Result<CapacityRequestOutcome>;
 
     /// Capacity requests, newest first, before the one with a number, at most `limit`.
     async fn capacity_requests(
         &self,
-        of: CapacityRequestFilter,
+        filter: CapacityRequestFilter,
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<CapacityRequest>>;
@@ -286,7 +286,7 @@ pub trait EntityAdmin: EntityWrite + Names + Notices + Recounts + RecordExpiry {
         &self,
         request_id: i64,
         decision: RequestDecision,
-        by: &AuditContext,
+        context: &AuditContext,
         now_ms: i64,
     ) -> Result<DecisionOutcome>;
 }

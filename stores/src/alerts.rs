@@ -17,8 +17,8 @@ pub const RECONCILIATION_ALERTS: &str = "backstitch.reconciliation-alerts.v1";
 
 /// The scope of pending alerts.
 const SCOPE: &str = "alerts";
-/// Alerts that are read at once; more wait until these are delivered.
-const PAGE: usize = 1_000;
+/// The number of alerts that are read at once; more wait until these are delivered.
+const PAGE_RECORDS: usize = 1_000;
 
 /// An alert.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +30,8 @@ pub struct Alert {
     /// The message: JSON that contains the id.
     pub message: Value,
     /// When it was raised, in milliseconds since the Unix epoch.
-    pub made_at_ms: i64,
+    #[serde(rename = "made_at_ms")]
+    pub created_at_ms: i64,
 }
 
 /// An alert with the state of its delivery.
@@ -81,12 +82,12 @@ impl Alerts {
     /// Pending alerts, with the versions of their records.
     async fn pending(&self) -> Result<Vec<(u64, PendingAlert)>> {
         let scan = Scan {
-            limit: PAGE,
+            limit: PAGE_RECORDS,
             ..Scan::default()
         };
         let records = self.0.scan(SCOPE, scan).await?;
-        let read = |record: Record| Ok((record.version, record.parse(SCOPE)?));
-        records.into_iter().map(read).collect()
+        let parse = |record: Record| Ok((record.version, record.parse(SCOPE)?));
+        records.into_iter().map(parse).collect()
     }
 }
 
@@ -112,7 +113,7 @@ impl DeliveryQueue for Alerts {
     async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>> {
         let mut due = self.pending().await?;
         due.retain(|(_, pending)| pending.is_due(now_ms));
-        due.sort_by_key(|(_, pending)| (pending.next_try_ms, pending.alert.made_at_ms));
+        due.sort_by_key(|(_, pending)| (pending.next_try_ms, pending.alert.created_at_ms));
         let mut claimed = Vec::new();
         for (version, mut pending) in due.into_iter().take(limit) {
             pending.claimed_until_ms = until_ms;
@@ -129,7 +130,7 @@ impl DeliveryQueue for Alerts {
                 id: pending.alert.id,
                 key: pending.alert.schedule,
                 body,
-                made_at_ms: pending.alert.made_at_ms,
+                created_at_ms: pending.alert.created_at_ms,
                 topic_at_ms: pending.topic_at_ms,
                 webhook_at_ms: None,
                 tries: pending.tries,
@@ -146,8 +147,8 @@ impl DeliveryQueue for Alerts {
 
     async fn settle(&self, delivery: &Delivery, outcome: &DeliveryOutcome) -> Result<()> {
         let DeliveryPayload::Alert { version, record } = &delivery.payload else {
-            let why = format!("delivery {} is not an alert", delivery.id);
-            return Err(Error::Refused(why));
+            let reason = format!("delivery {} is not an alert", delivery.id);
+            return Err(Error::Refused(reason));
         };
         let value = match outcome.is_done {
             true => None,

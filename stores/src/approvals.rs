@@ -16,16 +16,16 @@ use crate::records::{self, Records, RecordsRead, to_value};
 
 /// The scope of approvals.
 const SCOPE: &str = "approvals";
-/// Records that are read at once.
-const PAGE: usize = 200;
-/// Records that are searched for a newer comparison.
+/// The number of records that are read at once.
+const PAGE_RECORDS: usize = 200;
+/// The maximum number of records that are searched for a newer comparison.
 const SEARCHED_MAX: usize = 10_000;
 /// How long an approval is valid.
-const VALID_MS: i64 = 7 * 86_400_000;
+const VALIDITY_MS: i64 = 7 * 86_400_000;
 /// Fields of a request that may differ between the approved comparison and the repair.
 const VARIABLE_FIELDS: [&str; 3] = ["apply", "apply_max", "from"];
 /// Outcomes that can be approved: differences that were not repaired.
-const OUTCOMES: [&str; 2] = ["differs", "held_back"];
+const APPROVABLE_OUTCOMES: [&str; 2] = ["differs", "held_back"];
 
 /// The permission to repair what a comparison found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,27 +73,30 @@ pub async fn approve(
     reason: &str,
     now_ms: i64,
 ) -> Result<std::result::Result<Approval, NotApproved>> {
-    let refused = |why: &str| Ok(Err(NotApproved::NotApprovable(why.to_owned())));
+    let refused = |cause: &str| Ok(Err(NotApproved::NotApprovable(cause.to_owned())));
     let end = Some(number.saturating_add(1));
-    let found = reconciliations::list(records, source, end, 1).await?;
-    let Some(found) = found.into_iter().find(|found| found.number == number) else {
+    let comparisons = reconciliations::list(records, source, end, 1).await?;
+    let Some(comparison) = comparisons
+        .into_iter()
+        .find(|comparison| comparison.number == number)
+    else {
         return Ok(Err(NotApproved::UnknownComparison));
     };
-    let text = |name: &str| found.record.get(name).and_then(Value::as_str);
+    let text = |name: &str| comparison.record.get(name).and_then(Value::as_str);
     let (Some(schedule), Some(view)) = (text("schedule"), text("view")) else {
         return refused(
             "no schedule made it; repair its findings with `backstitch reconcile --apply`",
         );
     };
     let outcome = text("outcome").unwrap_or_default();
-    if !OUTCOMES.contains(&outcome) {
+    if !APPROVABLE_OUTCOMES.contains(&outcome) {
         return refused(&format!("its outcome is {}", outcome.replace('_', " ")));
     }
     let newest = newest_comparison(records, source, schedule, view).await?;
     if let Some(newest) = newest.filter(|newest| *newest != number) {
         return refused(&format!("{newest} is a newer comparison of the same view"));
     }
-    let total = found.record.get("total").and_then(Value::as_u64);
+    let total = comparison.record.get("total").and_then(Value::as_u64);
     let approval = Approval {
         source,
         number,
@@ -102,7 +105,7 @@ pub async fn approve(
         total: total.unwrap_or(0),
         fingerprint: request_fingerprint(
             text("expected").unwrap_or_default(),
-            found.record.get("asked").unwrap_or(&Value::Null),
+            comparison.record.get("asked").unwrap_or(&Value::Null),
         ),
         by: by.to_owned(),
         reason: reason.to_owned(),
@@ -111,9 +114,9 @@ pub async fn approve(
     let name = record_name(schedule, view);
     let value = to_value(SCOPE, &approval)?;
     let current = records.get(SCOPE, &name).await?;
-    let seen_version = current.map(|record| record.version);
+    let expected_version = current.map(|record| record.version);
     if !records
-        .compare_and_set(SCOPE, &name, seen_version, Some(&value))
+        .compare_and_set(SCOPE, &name, expected_version, Some(&value))
         .await?
     {
         return refused("another person approved it at the same time; check it again");
@@ -126,7 +129,7 @@ pub async fn approve(
 /// # Errors
 /// Those of the store.
 pub async fn list(records: &dyn RecordsRead) -> Result<Vec<Approval>> {
-    records::all(records, SCOPE, PAGE).await
+    records::read_all(records, SCOPE, PAGE_RECORDS).await
 }
 
 /// The fingerprint of a request for a view. It contains no ids of people.
@@ -157,7 +160,7 @@ pub async fn find_valid(
     };
     let version = record.version;
     let approval: Approval = record.parse(SCOPE)?;
-    let is_young = now_ms.saturating_sub(approval.at_ms) <= VALID_MS;
+    let is_young = now_ms.saturating_sub(approval.at_ms) <= VALIDITY_MS;
     let is_valid = is_young && approval.fingerprint == fingerprint && {
         let newest = newest_comparison(records, approval.source, schedule, view).await?;
         newest == Some(approval.number)
@@ -193,15 +196,15 @@ async fn newest_comparison(
     schedule: &str,
     view: &str,
 ) -> Result<Option<u64>> {
-    let matches = |one: &Reconciliation| {
-        let text = |name: &str| one.record.get(name).and_then(Value::as_str);
+    let matches = |comparison: &Reconciliation| {
+        let text = |name: &str| comparison.record.get(name).and_then(Value::as_str);
         (text("schedule"), text("view")) == (Some(schedule), Some(view))
     };
     let (mut before, mut searched) = (None, 0);
     while searched < SEARCHED_MAX {
-        let page = reconciliations::list(records, source, before, PAGE).await?;
-        if let Some(found) = page.iter().find(|one| matches(one)) {
-            return Ok(Some(found.number));
+        let page = reconciliations::list(records, source, before, PAGE_RECORDS).await?;
+        if let Some(newest) = page.iter().find(|comparison| matches(comparison)) {
+            return Ok(Some(newest.number));
         }
         let Some(last) = page.last() else {
             return Ok(None);

@@ -21,14 +21,14 @@ use tokio::time::{Instant, sleep};
 
 pub use crate::durable::Created;
 use crate::parquet_file::{FileCache, ParquetObject};
-use crate::retry::{RetryPolicy, error_chain};
+use crate::retry::{RetryPolicy, format_error_chain};
 use crate::{Error, Result, durable};
 
 /// The size of an upload part. Larger objects are uploaded in several parts.
 const PART_BYTES: usize = 16 << 20;
 
 /// The maximum number of parts in flight.
-const CONCURRENT_PARTS: usize = 4;
+const CONCURRENT_PARTS_MAX: usize = 4;
 
 /// The remedy for a damaged file of the archive, which can be rebuilt from the log.
 pub const REMEDY: &str = "Restore it from a backup. Or, if the log still contains all events, stop every process of this data folder and move the archive folder away: the next batch run rebuilds it from the log";
@@ -68,13 +68,13 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if the folder can't be created or is not a folder.
     pub fn local(folder: &FsPath) -> Result<Self> {
-        let what = || format!("archive folder {}", folder.display());
-        std::fs::create_dir_all(folder).map_err(|e| Error::broken(what(), e))?;
+        let subject = || format!("archive folder {}", folder.display());
+        std::fs::create_dir_all(folder).map_err(|e| Error::broken(subject(), e))?;
         let folder = folder
             .canonicalize()
-            .map_err(|e| Error::broken(what(), e))?;
+            .map_err(|e| Error::broken(subject(), e))?;
         let store = LocalFileSystem::new_with_prefix(&folder)
-            .map_err(|e| Error::broken(what(), e))?
+            .map_err(|e| Error::broken(subject(), e))?
             .with_automatic_cleanup(false);
         Ok(Self {
             store: Arc::new(store),
@@ -117,7 +117,7 @@ impl Archive {
 
     /// Describes the location, for messages.
     #[must_use]
-    pub fn description(&self) -> String {
+    pub fn describe_location(&self) -> String {
         match &self.location {
             ArchiveLocation::Folder(folder) => format!("the folder {}", folder.display()),
             ArchiveLocation::Bucket(prefix, server) => format!("/{prefix} of {}", server.server()),
@@ -146,11 +146,11 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it exists and can't be read.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
-        let found = match self.store.get(&Path::from(path)).await {
-            Ok(found) => found.bytes().await,
+        let bytes = match self.store.get(&Path::from(path)).await {
+            Ok(object) => object.bytes().await,
             Err(error) => Err(error),
         };
-        match found {
+        match bytes {
             Ok(bytes) => Ok(Some(bytes)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.to_error(&format!("reading {path}"), error)),
@@ -161,21 +161,22 @@ impl Archive {
     ///
     /// # Errors
     /// [`Error::Broken`] if the file is missing, damaged, or can't be read.
-    pub async fn rows(
+    pub async fn read_rows(
         &self,
         path: &str,
         row_groups: Vec<usize>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        self.columns(path, Some(row_groups), batch_rows, None).await
+        self.read_columns(path, Some(row_groups), batch_rows, None)
+            .await
     }
 
     /// Reads one column if it is named, otherwise all columns, of the given row groups or of all.
     /// Other data is not read.
     ///
     /// # Errors
-    /// As [`Archive::rows`].
-    pub async fn columns(
+    /// As [`Archive::read_rows`].
+    pub async fn read_columns(
         &self,
         path: &str,
         row_groups: Option<Vec<usize>>,
@@ -210,7 +211,7 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if they can't be listed.
     pub async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        let objects = self.objects(prefix).await?.into_iter();
+        let objects = self.list_objects(prefix).await?.into_iter();
         Ok(objects.map(|object| object.path).collect())
     }
 
@@ -218,7 +219,7 @@ impl Archive {
     ///
     /// # Errors
     /// [`Error::Broken`] if they can't be listed.
-    pub async fn objects(&self, prefix: &str) -> Result<Vec<StoredObject>> {
+    pub async fn list_objects(&self, prefix: &str) -> Result<Vec<StoredObject>> {
         let mut objects: Vec<StoredObject> = self
             .store
             .list(Some(&Path::from(prefix)))
@@ -230,7 +231,7 @@ impl Archive {
             .try_collect()
             .await
             .map_err(|error| self.to_error(&format!("listing {prefix}"), error))?;
-        objects.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        objects.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(objects)
     }
 
@@ -265,8 +266,10 @@ impl Archive {
         let operation = format!("writing {path}");
         let root = match &self.location {
             ArchiveLocation::Bucket(_, server) => {
-                let at = Path::from(path);
-                return self.upload(server, &at, &operation, bytes, replace).await;
+                let object_path = Path::from(path);
+                return self
+                    .upload(server, &object_path, &operation, bytes, replace)
+                    .await;
             }
             ArchiveLocation::Folder(root) => root.clone(),
         };
@@ -280,21 +283,25 @@ impl Archive {
     async fn upload(
         &self,
         server: &RetryPolicy,
-        at: &Path,
+        path: &Path,
         operation: &str,
         bytes: Bytes,
         replace: bool,
     ) -> Result<Created> {
         let to_error = |error| self.to_error(operation, error);
         if replace {
-            self.upload_in_parts(at, bytes).await.map_err(to_error)?;
+            self.upload_in_parts(path, bytes).await.map_err(to_error)?;
             return Ok(Created::New);
         }
         let deadline = Instant::now() + server.call_timeout();
         let mut pauses = server.pauses();
         loop {
             let create = PutOptions::from(PutMode::Create);
-            match self.store.put_opts(at, bytes.clone().into(), create).await {
+            match self
+                .store
+                .put_opts(path, bytes.clone().into(), create)
+                .await
+            {
                 Ok(_) => return Ok(Created::New),
                 Err(
                     object_store::Error::AlreadyExists { .. }
@@ -304,12 +311,12 @@ impl Archive {
             }
             // A retried request may find the object that it wrote itself. If another writer wrote
             // the same bytes, nothing changes either.
-            let found = match self.store.get(at).await {
-                Ok(found) => found.bytes().await,
+            let existing = match self.store.get(path).await {
+                Ok(object) => object.bytes().await,
                 Err(error) => Err(error),
             };
-            match found {
-                Ok(found) if found == bytes => return Ok(Created::New),
+            match existing {
+                Ok(existing) if existing == bytes => return Ok(Created::New),
                 Ok(_) => return Ok(Created::Exists),
                 // The server rejected the put because of a concurrent one, which then failed.
                 Err(object_store::Error::NotFound { .. }) => {}
@@ -317,27 +324,27 @@ impl Archive {
             }
             let pause = pauses.next().unwrap_or_default();
             if Instant::now() + pause >= deadline {
-                let why = "other processes keep putting the same object";
-                return Err(server.unavailable(operation, why));
+                let reason = "other processes keep putting the same object";
+                return Err(server.unavailable(operation, reason));
             }
             sleep(pause).await;
         }
     }
 
     /// Uploads an object, in several parts if it is large, because each request has a deadline.
-    async fn upload_in_parts(&self, at: &Path, bytes: Bytes) -> object_store::Result<()> {
+    async fn upload_in_parts(&self, path: &Path, bytes: Bytes) -> object_store::Result<()> {
         if bytes.len() <= PART_BYTES {
-            self.store.put(at, bytes.into()).await?;
+            self.store.put(path, bytes.into()).await?;
             return Ok(());
         }
-        let mut upload = self.store.put_multipart(at).await?;
+        let mut upload = self.store.put_multipart(path).await?;
         let parts: Vec<_> = (0..bytes.len())
             .step_by(PART_BYTES)
             .map(|from| bytes.slice(from..bytes.len().min(from + PART_BYTES)))
             .map(|part| upload.put_part(part.into()))
             .collect();
         let uploaded: object_store::Result<()> = futures::stream::iter(parts)
-            .buffered(CONCURRENT_PARTS)
+            .buffered(CONCURRENT_PARTS_MAX)
             .try_collect()
             .await;
         let outcome = match uploaded {
@@ -347,7 +354,7 @@ impl Archive {
         if outcome.is_err()
             && let Err(error) = upload.abort().await
         {
-            tracing::debug!(%at, %error, "cannot abort the upload; its parts stay in the bucket");
+            tracing::debug!(%path, %error, "cannot abort the upload; its parts stay in the bucket");
         }
         outcome
     }
@@ -358,24 +365,24 @@ impl Archive {
             ArchiveLocation::Folder(_) => Error::broken(operation, error),
             ArchiveLocation::Bucket(_, server) => match error {
                 object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
-                    server.unavailable(operation, error_chain(&error))
+                    server.unavailable(operation, format_error_chain(&error))
                 }
                 object_store::Error::PermissionDenied { .. }
                 | object_store::Error::Unauthenticated { .. } => {
-                    let why = "this access key has no permission; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the policy of the bucket";
-                    Error::broken(server.describe(operation), why)
+                    let reason = "this access key has no permission; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the policy of the bucket";
+                    Error::broken(server.describe(operation), reason)
                 }
                 object_store::Error::NotFound { .. } => Error::broken(
                     server.describe(operation),
                     "the bucket does not exist; run `backstitch migrate`",
                 ),
-                error => Error::broken(server.describe(operation), error_chain(&error)),
+                error => Error::broken(server.describe(operation), format_error_chain(&error)),
             },
         }
     }
 
     fn read_error(&self, path: &str, error: ParquetError) -> Error {
-        let why = match error {
+        let reason = match error {
             ParquetError::External(error) => match error.downcast::<object_store::Error>() {
                 Ok(error) if !matches!(*error, object_store::Error::NotFound { .. }) => {
                     return self.to_error(&format!("reading {path}"), *error);
@@ -387,7 +394,7 @@ impl Archive {
         };
         Error::DamagedFile {
             path: path.to_owned(),
-            why: format!("{why}. {REMEDY}"),
+            reason: format!("{reason}. {REMEDY}"),
         }
     }
 }

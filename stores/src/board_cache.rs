@@ -1,9 +1,9 @@
 //! The board cache beside live state: complete boards in rank order, for boards in demand.
 //!
 //! A cached board belongs to the partition state of its key's partition, and changes in the same
-//! step. So it always equals what batch rows and live states together give at the partition's
+//! step. So it always equals the board that batch rows and live entries give at the partition's
 //! offset, and answers a query alone. It may be removed at any time; a reader that misses it reads
-//! the batch rows and the live states.
+//! the batch rows and the live entries.
 //!
 //! The *register* of a partition lists its cached boards. Only the worker of the partition changes
 //! it, and the partition state holds the revision of its last change. So a worker that applies
@@ -27,8 +27,8 @@ pub struct BoardName {
     pub view: String,
     /// The encoded key.
     pub key: Vec<u8>,
-    /// The bytes that identify the section of the key's boards.
-    pub section: Vec<u8>,
+    /// The encoded `FilteredBoard`: one board of the key, and its filters.
+    pub filtered_board: Vec<u8>,
 }
 
 /// Selects rows of a cached board.
@@ -90,7 +90,7 @@ pub struct BoardRow {
     pub payload: Vec<u8>,
     /// The number of source rows that the row counts.
     pub weight: i64,
-    /// The epoch of the live state that the row is from; 0 for a row of the batch layer.
+    /// The epoch of the live entry that the row is from; 0 for a row of the batch layer.
     pub epoch: Epoch,
 }
 
@@ -103,7 +103,7 @@ pub struct CachedBoard {
     pub weight: i64,
     /// The number of rows by epoch ([`BoardRow::epoch`]); rows of pruned epochs count as epoch 0.
     pub epochs: Vec<(Epoch, u64)>,
-    /// The last epoch in which a live state added or removed a row.
+    /// The last epoch in which a live entry added or removed a row.
     pub last_changed_epoch: Epoch,
     /// The index of the first returned row, from 0.
     pub first_index: u64,
@@ -128,7 +128,7 @@ pub enum CacheLookup {
 
 /// A cached board and its partition state, as of one moment.
 #[derive(Debug, Clone)]
-pub struct CachedBoardAnswer {
+pub struct CachedBoardSnapshot {
     /// The partition state; `None` if it is missing.
     pub state: Option<PartitionState>,
     /// The board.
@@ -198,7 +198,7 @@ pub trait BoardCacheRead: std::fmt::Debug + Send + Sync {
         &self,
         source: Source,
         queries: &[BoardQuery],
-    ) -> Result<Vec<CachedBoardAnswer>>;
+    ) -> Result<Vec<CachedBoardSnapshot>>;
 
     /// Records that a board was read.
     async fn record_use(&self, partition: PartitionId, name: &BoardName, now_ms: i64)
@@ -216,28 +216,29 @@ pub trait BoardCache: BoardCacheRead {
     async fn begin_fill(
         &self,
         partition: PartitionId,
-        believed: (Checkpoint, Revision),
+        expected: (Checkpoint, Revision),
         name: &BoardName,
     ) -> Result<std::result::Result<(String, Revision), CheckpointMismatch>>;
 
-    /// Adds rows to a board that is being filled, as its `step`, from 1. Returns whether the board
-    /// was at the previous step, or has this one already.
+    /// Adds rows to a board that is being filled, as one step, numbered from 1. Returns whether the
+    /// board was at the previous step, or has this one already.
     async fn fill(
         &self,
         partition: PartitionId,
-        at: (&RegisteredBoard, u64),
+        step: (&RegisteredBoard, u64),
         rows: &[BoardRow],
     ) -> Result<bool>;
 
     /// Ends the filling after the given number of steps, so that the board answers queries.
-    /// `changed` is the last epoch in which a live state added or removed a row; 0 for none.
+    /// `last_changed_epoch` is the last epoch in which a live entry added or removed a row; 0 for
+    /// none.
     /// Returns the new revision.
     async fn end_fill(
         &self,
         partition: PartitionId,
-        believed: (Checkpoint, Revision),
-        at: (&RegisteredBoard, u64),
-        changed: Epoch,
+        expected: (Checkpoint, Revision),
+        step: (&RegisteredBoard, u64),
+        last_changed_epoch: Epoch,
     ) -> Result<std::result::Result<Revision, CheckpointMismatch>>;
 
     /// Measures the memory of a filled board in bytes; `None` if the board is not in the register.
@@ -253,7 +254,7 @@ pub trait BoardCache: BoardCacheRead {
     async fn remove_boards(
         &self,
         partition: PartitionId,
-        believed: (Checkpoint, Revision),
+        expected: (Checkpoint, Revision),
         boards: &[RegisteredBoard],
     ) -> Result<std::result::Result<Revision, CheckpointMismatch>>;
 

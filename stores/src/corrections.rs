@@ -1,5 +1,5 @@
-//! The correction index: which reconciliations have corrected counts, and of what. It explains totals
-//! without reading the archive, which holds the corrections themselves.
+//! The correction index: which reconciliations have corrected counts, and of what. It explains
+//! totals without reading the archive, which holds the corrections themselves.
 //!
 //! An entry adds corrections up in cells, as fine as a bound on their number permits: of a large
 //! reconciliation only the owners may be known. It never names a listener.
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Result;
-use crate::records::{Records, RecordsRead, for_each, number_name, to_value, update};
+use crate::records::{Records, RecordsRead, for_each, format_number_name, to_value, update};
 
-/// Cells of an entry, at most.
+/// The maximum number of cells of an entry.
 const CELLS_MAX: usize = 1_000;
 /// The columns of cells, the finest level first.
 const COLUMNS: [&[&str]; 4] = [
@@ -26,8 +26,8 @@ const COLUMNS: [&[&str]; 4] = [
     &[],
 ];
 const DAY_SECONDS: i64 = 86_400;
-/// Entries that are read at once.
-const PAGE: usize = 200;
+/// The number of entries that are read at once.
+const PAGE_RECORDS: usize = 200;
 
 /// A reconciliation that has corrected counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct CorrectionSums {
 struct Cell {
     /// The values of the columns.
     #[serde(rename = "of")]
-    values: Vec<Value>,
+    column_values: Vec<Value>,
     /// The first and the last time, in seconds since the Unix epoch.
     at: (i64, i64),
     count: u64,
@@ -94,20 +94,24 @@ pub struct MatchingCorrections {
 
 impl CorrectionSums {
     /// Adds a correction.
-    pub fn add(&mut self, event: &serde_json::Map<String, Value>, at: i64, amount: i64) {
+    pub fn add(&mut self, event: &serde_json::Map<String, Value>, time_s: i64, amount: i64) {
         let cell = Cell {
-            values: values(COLUMNS.first().copied().unwrap_or_default(), event, at),
-            at: (at, at),
+            column_values: read_column_values(
+                COLUMNS.first().copied().unwrap_or_default(),
+                event,
+                time_s,
+            ),
+            at: (time_s, time_s),
             count: 1,
             sum: amount,
         };
-        let cell = self.at_level(cell, 0);
+        let cell = self.to_level(cell, 0);
         self.insert(cell);
         while self.cells.len() > CELLS_MAX {
-            let before = self.level;
+            let previous_level = self.level;
             self.level += 1;
             for cell in std::mem::take(&mut self.cells) {
-                let cell = self.at_level(cell, before);
+                let cell = self.to_level(cell, previous_level);
                 self.insert(cell);
             }
         }
@@ -115,14 +119,17 @@ impl CorrectionSums {
 
     fn insert(&mut self, cell: Cell) {
         // JSON values have no order, so their texts are compared.
-        let key = |cell: &Cell| Value::Array(cell.values.clone()).to_string();
-        let new = key(&cell);
-        match self.cells.binary_search_by(|known| key(known).cmp(&new)) {
+        let cell_key = |cell: &Cell| Value::Array(cell.column_values.clone()).to_string();
+        let new_key = cell_key(&cell);
+        match self
+            .cells
+            .binary_search_by(|existing| cell_key(existing).cmp(&new_key))
+        {
             Ok(index) => {
-                if let Some(known) = self.cells.get_mut(index) {
-                    known.at = (known.at.0.min(cell.at.0), known.at.1.max(cell.at.1));
-                    known.count += cell.count;
-                    known.sum = known.sum.saturating_add(cell.sum);
+                if let Some(existing) = self.cells.get_mut(index) {
+                    existing.at = (existing.at.0.min(cell.at.0), existing.at.1.max(cell.at.1));
+                    existing.count += cell.count;
+                    existing.sum = existing.sum.saturating_add(cell.sum);
                 }
             }
             Err(index) => self.cells.insert(index, cell),
@@ -130,14 +137,14 @@ impl CorrectionSums {
     }
 
     /// Converts a cell of a finer level to this level.
-    fn at_level(&self, cell: Cell, from: usize) -> Cell {
+    fn to_level(&self, cell: Cell, from: usize) -> Cell {
         let columns = COLUMNS.get(from).copied().unwrap_or_default();
-        let named = columns.iter().map(|name| (*name).to_owned());
-        let named: serde_json::Map<String, Value> =
-            named.zip(cell.values.iter().cloned()).collect();
+        let names = columns.iter().map(|name| (*name).to_owned());
+        let event: serde_json::Map<String, Value> =
+            names.zip(cell.column_values.iter().cloned()).collect();
         let to = COLUMNS.get(self.level).copied().unwrap_or_default();
         Cell {
-            values: values(to, &named, cell.at.0),
+            column_values: read_column_values(to, &event, cell.at.0),
             ..cell
         }
     }
@@ -175,7 +182,7 @@ impl Cell {
         let mut is_known = starts && filter.to.is_none_or(|to| last < to);
         for (name, expected) in &filter.columns {
             let index = columns.iter().position(|column| column == name);
-            match index.and_then(|index| self.values.get(index)) {
+            match index.and_then(|index| self.column_values.get(index)) {
                 Some(value) if value == expected => {}
                 Some(_) => return Some(false),
                 None => is_known = false,
@@ -185,17 +192,21 @@ impl Cell {
     }
 }
 
-/// The values of some columns.
-fn values(columns: &[&str], event: &serde_json::Map<String, Value>, at: i64) -> Vec<Value> {
+/// Returns the values of some columns.
+fn read_column_values(
+    columns: &[&str],
+    event: &serde_json::Map<String, Value>,
+    time_s: i64,
+) -> Vec<Value> {
     let value = |name: &&str| match *name {
-        "at" => at.into(),
-        "day" => at.div_euclid(DAY_SECONDS).into(),
+        "at" => time_s.into(),
+        "day" => time_s.div_euclid(DAY_SECONDS).into(),
         name => event.get(name).cloned().unwrap_or_default(),
     };
     columns.iter().map(value).collect()
 }
 
-fn scope(source: Source) -> String {
+fn format_scope(source: Source) -> String {
     format!("corrections {source}")
 }
 
@@ -204,9 +215,9 @@ fn scope(source: Source) -> String {
 /// # Errors
 /// Those of the store.
 pub async fn put(records: &dyn Records, source: Source, entry: &CorrectionEntry) -> Result<()> {
-    let scope = scope(source);
+    let scope = format_scope(source);
     let value = to_value(&scope, entry)?;
-    let name = number_name(entry.number);
+    let name = format_number_name(entry.number);
     update(records, &scope, &name, |_| Ok(Some(value.clone()))).await
 }
 
@@ -219,8 +230,8 @@ pub async fn for_each_entry(
     source: Source,
     each: impl FnMut(CorrectionEntry) + Send,
 ) -> Result<()> {
-    let (mut each, scope) = (each, scope(source));
-    for_each(records, &scope, PAGE, |record| {
+    let (mut each, scope) = (each, format_scope(source));
+    for_each(records, &scope, PAGE_RECORDS, |record| {
         each(record.parse(&scope)?);
         Ok(())
     })
@@ -232,14 +243,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn sums(owners: i64, tracks: i64) -> CorrectionSums {
+    fn build_sums(owners: i64, tracks: i64) -> CorrectionSums {
         let mut sums = CorrectionSums::default();
         for owner in 0..owners {
             for track in 0..tracks {
                 let event =
                     json!({"owner_id": owner, "track_id": track, "kind": "play", "listener_id": 7});
-                let at = DAY_SECONDS * 20_000 + 900 * (track % 90);
-                sums.add(event.as_object().expect("an object"), at, 2);
+                let time_s = DAY_SECONDS * 20_000 + 900 * (track % 90);
+                sums.add(event.as_object().expect("an object"), time_s, 2);
             }
         }
         sums
@@ -255,20 +266,20 @@ mod tests {
 
     #[test]
     fn matching_sums_are_exact_at_fine_levels() {
-        let few = sums(3, 4);
-        let of_one = few.matching(&filter(json!({"owner_id": 1, "track_id": 2})));
-        assert_eq!((of_one.count, of_one.sum, of_one.maybe), (1, 2, 0));
-        let country = few.matching(&filter(json!({"owner_id": 1, "country": "SE"})));
+        let sums = build_sums(3, 4);
+        let matching = sums.matching(&filter(json!({"owner_id": 1, "track_id": 2})));
+        assert_eq!((matching.count, matching.sum, matching.maybe), (1, 2, 0));
+        let country = sums.matching(&filter(json!({"owner_id": 1, "country": "SE"})));
         assert_eq!(country, MatchingCorrections::default());
-        let listener = few.matching(&filter(json!({"owner_id": 1, "listener_id": 7})));
+        let listener = sums.matching(&filter(json!({"owner_id": 1, "listener_id": 7})));
         assert_eq!((listener.count, listener.maybe), (0, 4));
         let early = CorrectionFilter {
             to: Some(DAY_SECONDS * 20_000 + 900),
             ..filter(json!({"owner_id": 1}))
         };
-        assert_eq!(few.matching(&early).count, 1);
+        assert_eq!(sums.matching(&early).count, 1);
         assert!(
-            !serde_json::to_string(&few)
+            !serde_json::to_string(&sums)
                 .expect("JSON")
                 .contains("listener")
         );
@@ -276,13 +287,16 @@ mod tests {
 
     #[test]
     fn many_corrections_use_a_coarser_level() {
-        let many = sums(30, 100);
-        assert!(many.cells.len() <= CELLS_MAX);
-        let whole = many.matching(&filter(json!({"owner_id": 1})));
-        assert_eq!((whole.count, whole.sum, whole.maybe), (100, 200, 0));
-        let track = many.matching(&filter(json!({"owner_id": 1, "track_id": 2})));
+        let sums = build_sums(30, 100);
+        assert!(sums.cells.len() <= CELLS_MAX);
+        let matching = sums.matching(&filter(json!({"owner_id": 1})));
+        assert_eq!(
+            (matching.count, matching.sum, matching.maybe),
+            (100, 200, 0)
+        );
+        let track = sums.matching(&filter(json!({"owner_id": 1, "track_id": 2})));
         assert_eq!((track.count, track.maybe), (0, 100));
-        let all = sums(2_000, 1).matching(&filter(json!({"owner_id": 1})));
+        let all = build_sums(2_000, 1).matching(&filter(json!({"owner_id": 1})));
         assert_eq!((all.count, all.maybe), (0, 2_000));
     }
 }

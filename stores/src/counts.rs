@@ -7,7 +7,7 @@
 //!
 //! A run writes its rows before it is complete, so a row also holds the value of the previous run.
 //! Readers use the value whose run is published ([`PublishedRuns`]). The next run visits the same
-//! keys, so it repairs the rows of a failed attempt before it is complete ([`rows_to_write`]). Each
+//! keys, so it repairs the rows of a failed attempt before it is complete ([`plan_rows`]). Each
 //! attempt writes rows with its own stamp; a row with a larger stamp is not overwritten. The day of
 //! a run is never before that of an earlier run.
 
@@ -22,7 +22,7 @@ use jiff::SignedDuration;
 use jiff::civil::Date;
 use schemas::seam::{Epoch, RunState, Runs};
 
-pub use history::{DayCount, HistoryPage, HistoryQuery, newest_rows, read_history};
+pub use history::{DayCount, HistoryPage, HistoryQuery, read_history, read_newest_rows};
 
 use crate::Result;
 
@@ -37,23 +37,23 @@ const MS_PER_DAY: i64 = 86_400_000;
 
 /// The day of a time in milliseconds since the Unix epoch.
 #[must_use]
-pub fn day_of(at_ms: i64) -> Day {
+pub fn day_from_ms(at_ms: i64) -> Day {
     let day = at_ms.div_euclid(MS_PER_DAY);
     Day::try_from(day).unwrap_or(if day < 0 { Day::MIN } else { Day::MAX })
 }
 
 /// The day of a date.
 #[must_use]
-pub fn day_of_date(date: Date) -> Day {
-    let since = date.duration_since(Date::constant(1970, 1, 1));
-    day_of(since.as_secs().saturating_mul(1000))
+pub fn day_from_date(date: Date) -> Day {
+    let duration = date.duration_since(Date::constant(1970, 1, 1));
+    day_from_ms(duration.as_secs().saturating_mul(1000))
 }
 
 /// The date of a day, clamped to the supported range.
 #[must_use]
-pub fn date_of(day: Day) -> Date {
-    let since = SignedDuration::from_hours(i64::from(day) * 24);
-    Date::constant(1970, 1, 1).saturating_add(since)
+pub fn date_from_day(day: Day) -> Date {
+    let duration = SignedDuration::from_hours(i64::from(day) * 24);
+    Date::constant(1970, 1, 1).saturating_add(duration)
 }
 
 /// The count of a run.
@@ -71,10 +71,10 @@ pub struct DayRow {
     /// The day.
     pub day: Day,
     /// The count of the last run of the day.
-    pub now: RunCount,
-    /// The count of the previous run of this day, which is valid until `now` is published. `None`
-    /// if the day has no other run; then the previous day's row is valid.
-    pub before: Option<RunCount>,
+    pub current: RunCount,
+    /// The count of the previous run of this day, which is valid until `current` is published.
+    /// `None` if the day has no other run; then the previous day's row is valid.
+    pub previous: Option<RunCount>,
 }
 
 /// The published runs of a source.
@@ -90,7 +90,7 @@ impl PublishedRuns {
     pub fn from_runs(runs: &Runs) -> Self {
         let abandoned = runs.iter().filter(|run| run.state == RunState::Abandoned);
         Self {
-            newest: runs.newest(),
+            newest: runs.newest_complete(),
             abandoned: abandoned.map(|run| run.epoch).collect(),
         }
     }
@@ -110,36 +110,36 @@ impl PublishedRuns {
     /// The published count of a row; `None` if none of its runs is published.
     #[must_use]
     pub fn published_count(&self, row: &DayRow) -> Option<RunCount> {
-        let counts = [Some(row.now), row.before].into_iter().flatten();
+        let counts = [Some(row.current), row.previous].into_iter().flatten();
         counts
             .into_iter()
             .find(|counted| self.contains(counted.epoch))
     }
 }
 
-/// Returns the rows that a run writes for a key. They set the count on `day` to `found` and repair
+/// Plans the rows that a run writes for a key. They set the count on `day` to `count` and repair
 /// rows of unpublished runs. `newest_first` contains the newest rows of the key, up to the first
-/// with a published count ([`newest_rows`]). If `is_doubtful`, a suspended attempt may still write
-/// a row of the key. Then the day gets a row even without a change.
+/// with a published count ([`read_newest_rows`]). If `is_doubtful`, a suspended attempt may still
+/// write a row of the key. Then the day gets a row even without a change.
 #[must_use]
-pub fn rows_to_write(
+pub fn plan_rows(
     newest_first: &[DayRow],
     day: Day,
-    found: RunCount,
+    count: RunCount,
     published: &PublishedRuns,
     is_doubtful: bool,
 ) -> Vec<DayRow> {
-    let current = newest_first
+    let published_count = newest_first
         .iter()
         .find_map(|row| published.published_count(row));
-    let (mut rows, mut before, mut needs_repair) = (Vec::new(), None, false);
+    let (mut rows, mut previous, mut needs_repair) = (Vec::new(), None, false);
     for row in newest_first {
-        let is_published = published.contains(row.now.epoch);
+        let is_published = published.contains(row.current.epoch);
         match row.day.cmp(&day) {
             Ordering::Equal => {
-                let earlier = [Some(row.now), row.before].into_iter().flatten();
-                before = earlier.into_iter().find(|counted| {
-                    counted.epoch < found.epoch && published.contains(counted.epoch)
+                let earlier = [Some(row.current), row.previous].into_iter().flatten();
+                previous = earlier.into_iter().find(|counted| {
+                    counted.epoch < count.epoch && published.contains(counted.epoch)
                 });
                 needs_repair = !is_published;
             }
@@ -147,23 +147,23 @@ pub fn rows_to_write(
             // published.
             Ordering::Greater if !is_published => rows.push(DayRow {
                 day: row.day,
-                now: found,
-                before: Some(current.unwrap_or(NO_RUN)),
+                current: count,
+                previous: Some(published_count.unwrap_or(NO_RUN)),
             }),
             Ordering::Less if !is_published => rows.push(DayRow {
                 day: row.day,
-                now: current.unwrap_or(NO_RUN),
-                before: None,
+                current: published_count.unwrap_or(NO_RUN),
+                previous: None,
             }),
             Ordering::Greater | Ordering::Less => {}
         }
     }
-    let has_changed = current.map_or(0, |counted| counted.count) != found.count;
+    let has_changed = published_count.map_or(0, |counted| counted.count) != count.count;
     if has_changed || needs_repair || is_doubtful {
         rows.push(DayRow {
             day,
-            now: found,
-            before,
+            current: count,
+            previous,
         });
     }
     rows
@@ -176,7 +176,7 @@ const NO_RUN: RunCount = RunCount { epoch: 0, count: 0 };
 #[async_trait]
 pub trait CountsRead: std::fmt::Debug + Send + Sync {
     /// The rows of a key in a range of days, ascending, at most `limit`.
-    async fn days(
+    async fn read_days(
         &self,
         job: &str,
         key: &[u8],
@@ -185,7 +185,8 @@ pub trait CountsRead: std::fmt::Debug + Send + Sync {
     ) -> Result<Vec<DayRow>>;
 
     /// For each key, the last row before its day, in the order of the request.
-    async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>>;
+    async fn read_last_days(&self, job: &str, keys: &[(&[u8], Day)])
+    -> Result<Vec<Option<DayRow>>>;
 }
 
 /// Writes daily counts.

@@ -46,7 +46,7 @@ const CLOCK_SKEW_MS: i64 = 60_000;
 ///
 /// # Errors
 /// Those of the log.
-pub async fn dead_lettered_offsets(
+pub async fn find_dead_lettered_offsets(
     log: &dyn LogRead,
     source: Source,
     partition: u32,
@@ -55,7 +55,7 @@ pub async fn dead_lettered_offsets(
     let topic = source.dead_letter_topic();
     let since_ms = since_ms.saturating_sub(CLOCK_SKEW_MS);
     let mut offsets = BTreeSet::new();
-    for topic_partition in 0..log.partitions(topic).await? {
+    for topic_partition in 0..log.partition_count(topic).await? {
         let mut next = log.offset_at(topic, topic_partition, since_ms).await?;
         loop {
             let fetched = log.fetch(topic, topic_partition, next, FETCH_LIMIT).await?;

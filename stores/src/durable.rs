@@ -9,7 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// A staged file of this age has lost its writer.
-const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
+const ABANDONED_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The result of a create-only put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) fn remove_abandoned(folder: &Path) -> Result<()> {
         match remove_if_abandoned(&entry?) {
             // Its writer has just renamed it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            done => done?,
+            result => result?,
         }
     }
     Ok(())
@@ -72,7 +72,7 @@ fn remove_if_abandoned(entry: &DirEntry) -> Result<()> {
     }
     if is_staged(&path) {
         let age = entry.metadata()?.modified()?.elapsed();
-        if age.is_ok_and(|age| age > ABANDONED) {
+        if age.is_ok_and(|age| age > ABANDONED_AGE) {
             remove_file(path)?;
         }
     }

@@ -109,8 +109,8 @@ pub struct QueryResult {
 
 impl std::fmt::Debug for QueryResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("QueryResult");
-        shown
+        let mut debug = f.debug_struct("QueryResult");
+        debug
             .field("columns", &self.columns)
             .finish_non_exhaustive()
     }

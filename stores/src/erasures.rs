@@ -44,14 +44,14 @@ pub struct Attribution {
 pub struct Suppressions {
     records: Option<Arc<dyn Records>>,
     cached: Arc<RwLock<Arc<SuppressedPeople>>>,
-    /// When [`Self::recent`] got no answer from the store.
+    /// When [`Self::recent`] got no response from the store.
     unavailable_since: Arc<RwLock<Option<Instant>>>,
 }
 
 /// How long [`Suppressions::recent`] waits for the store.
 const RECENT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long [`Suppressions::recent`] skips a store that did not answer.
-const RECENT_RETRY: Duration = Duration::from_secs(5);
+/// How long [`Suppressions::recent`] skips a store that did not respond.
+const RECENT_RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Suppressions {
     /// The list in a record store.
@@ -84,17 +84,20 @@ impl Suppressions {
         let Some(records) = &self.records else {
             return Ok(cached);
         };
-        if records::newest(&**records).await? == cached.newest() {
+        if records::read_newest(&**records).await? == cached.newest() {
             return Ok(cached);
         }
-        let key = records::key(&**records, new_key()).await?;
-        let current = Arc::new(SuppressedPeople::new(key, &records::all(&**records).await?));
+        let key = records::read_key(&**records, new_key()).await?;
+        let current = Arc::new(SuppressedPeople::new(
+            key,
+            &records::read_all(&**records).await?,
+        ));
         *self.cached.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&current);
         Ok(current)
     }
 
-    /// The people who are suppressed now, or if the store does not answer soon, those of its last
-    /// answer. For writes that must not wait for another store, and whose readers use
+    /// The people who are suppressed now, or if the store does not respond soon, those of its last
+    /// response. For writes that must not wait for another store, and whose readers use
     /// [`Self::current`].
     pub async fn recent(&self) -> Arc<SuppressedPeople> {
         let unavailable_since = || {
@@ -102,16 +105,16 @@ impl Suppressions {
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        if unavailable_since().is_some_and(|since| since.elapsed() < RECENT_RETRY) {
+        if unavailable_since().is_some_and(|since| since.elapsed() < RECENT_RETRY_PAUSE) {
             return self.cached();
         }
         match tokio::time::timeout(RECENT_TIMEOUT, self.current()).await {
-            Ok(Ok(now)) => {
+            Ok(Ok(current)) => {
                 *unavailable_since() = None;
-                return now;
+                return current;
             }
             Ok(Err(error)) => tracing::warn!(%error, "cannot read recent erasures"),
-            Err(_) => tracing::warn!("cannot read recent erasures: no answer in time"),
+            Err(_) => tracing::warn!("cannot read recent erasures: no response in time"),
         }
         *unavailable_since() = Some(Instant::now());
         self.cached()
@@ -127,7 +130,7 @@ impl Suppressions {
     /// Those of the store.
     pub async fn all(&self) -> Result<Vec<Erasure>> {
         match &self.records {
-            Some(records) => records::all(&**records).await,
+            Some(records) => records::read_all(&**records).await,
             None => Ok(Vec::new()),
         }
     }
@@ -143,11 +146,11 @@ impl Suppressions {
         attribution: &Attribution,
         now_ms: i64,
     ) -> Result<Erasure> {
-        let records = self.records()?;
-        let hash = suppressed::person_hash(&records::key(records, new_key()).await?, person);
+        let records = self.require_records()?;
+        let hash = suppressed::hash_person(&records::read_key(records, new_key()).await?, person);
         loop {
-            let all = records::all(records).await?;
-            let unfinished = all.iter().find(|erasure| {
+            let erasures = records::read_all(records).await?;
+            let unfinished = erasures.iter().find(|erasure| {
                 erasure.person == hash
                     && erasure.kind == person.kind
                     && erasure.finished_at_ms.is_none()
@@ -156,7 +159,7 @@ impl Suppressions {
                 return Ok(unfinished.clone());
             }
             let erasure = Erasure {
-                number: all.last().map_or(0, |last| last.number) + 1,
+                number: erasures.last().map_or(0, |last| last.number) + 1,
                 kind: person.kind,
                 person: hash,
                 begun_at_ms: now_ms,
@@ -181,10 +184,10 @@ impl Suppressions {
         finished_at_ms: Option<i64>,
         receipt: &Value,
     ) -> Result<()> {
-        records::set_receipt(self.records()?, number, finished_at_ms, receipt).await
+        records::set_receipt(self.require_records()?, number, finished_at_ms, receipt).await
     }
 
-    fn records(&self) -> Result<&dyn Records> {
+    fn require_records(&self) -> Result<&dyn Records> {
         self.records.as_deref().ok_or_else(|| {
             Error::Refused("an erasure needs a record store, and this list has none".to_owned())
         })

@@ -20,21 +20,21 @@ pub enum ErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store did not answer in time, or was busy for too long.
-    #[error("{what}: {why}; try again later")]
+    #[error("{operation}: {reason}; try again later")]
     Unavailable {
         /// The operation and its server.
-        what: String,
+        operation: String,
         /// The reason, as the store reports it.
-        why: String,
+        reason: String,
     },
     /// The memory of the store is full. The call is not retried: the caller may hold data that can
     /// be removed first.
-    #[error("{what}: {why}; try again later")]
+    #[error("{operation}: {reason}; try again later")]
     Full {
         /// The operation and its server.
-        what: String,
+        operation: String,
         /// The reason as the store reports it, and what to do.
-        why: String,
+        reason: String,
     },
     /// The log does not contain the requested offset.
     #[error(
@@ -53,30 +53,30 @@ pub enum Error {
         end: Offset,
     },
     /// The topic does not exist, or has fewer partitions.
-    #[error("{what}: the topic or partition does not exist; create the topic first")]
+    #[error("{operation}: the topic or partition does not exist; create the topic first")]
     NoPartition {
         /// The operation and its server.
-        what: String,
+        operation: String,
     },
     /// The call is not permitted, for example because a newer run, another lease holder or a record
     /// exists.
     #[error("{0}")]
     Refused(String),
     /// A file of the archive does not have the content that was written.
-    #[error("{path} is damaged or missing: {why}")]
+    #[error("{path} is damaged or missing: {reason}")]
     DamagedFile {
         /// The file, as a path within the archive.
         path: String,
         /// The evidence, and what to do.
-        why: String,
+        reason: String,
     },
     /// Stored data is invalid, or can't be read or written.
-    #[error("{what}: {why}")]
+    #[error("{operation}: {reason}")]
     Broken {
         /// The operation and its server.
-        what: String,
+        operation: String,
         /// The problem, and what to do.
-        why: String,
+        reason: String,
     },
 }
 
@@ -94,10 +94,10 @@ impl Error {
     }
 
     /// An error of the kind [`ErrorKind::Fatal`].
-    pub fn broken(what: impl Into<String>, why: impl ToString) -> Self {
+    pub fn broken(operation: impl Into<String>, reason: impl ToString) -> Self {
         Self::Broken {
-            what: what.into(),
-            why: why.to_string(),
+            operation: operation.into(),
+            reason: reason.to_string(),
         }
     }
 }

@@ -39,10 +39,14 @@ pub struct ExpiryCount {
 #[async_trait]
 pub trait RecordExpiry: std::fmt::Debug + Send + Sync {
     /// Counts records, and those older than a time (milliseconds since the Unix epoch).
-    async fn count_expired(&self, of: ExpiringRecords, before_ms: i64) -> Result<ExpiryCount>;
+    async fn count_expired(&self, kind: ExpiringRecords, before_ms: i64) -> Result<ExpiryCount>;
 
     /// Deletes records that are older than a time and not needed, oldest first, at most `limit`, in
     /// one transaction. Returns their number.
-    async fn purge_expired(&self, of: ExpiringRecords, before_ms: i64, limit: usize)
-    -> Result<u64>;
+    async fn purge_expired(
+        &self,
+        kind: ExpiringRecords,
+        before_ms: i64,
+        limit: usize,
+    ) -> Result<u64>;
 }

@@ -178,7 +178,7 @@ pub struct Intake {
     ports: IntakePorts,
     relay: OutboxRelay,
     source: Source,
-    partitions: PartitionCounts,
+    partition_counts: PartitionCounts,
     /// The number of partitions of the source's topic at the last write; 1 if there is no topic.
     last_partition_count: Arc<AtomicU32>,
     /// When cancelled, the remaining notifications are left to the speed layer.
@@ -220,7 +220,7 @@ impl Intake {
             ports,
             relay,
             source,
-            partitions: partition_counts,
+            partition_counts,
             last_partition_count: Arc::new(AtomicU32::new(partition_count)),
             stop: CancellationToken::new(),
             actor: INGEST.to_owned(),
@@ -244,7 +244,7 @@ impl Intake {
 
     /// The number of partitions of the source's topic at the last write; 1 if there is no topic.
     #[must_use]
-    pub fn partitions(&self) -> u32 {
+    pub fn partition_count(&self) -> u32 {
         self.last_partition_count.load(Ordering::Relaxed)
     }
 
@@ -334,7 +334,7 @@ impl Intake {
                 events.anonymize(suppressed)?;
                 if accepted > 0 {
                     let topic = self.source.topic();
-                    let partitions = self.partitions.count(topic).await?;
+                    let partitions = self.partition_counts.count(topic).await?;
                     self.last_partition_count
                         .store(partitions, Ordering::Relaxed);
                     let groups = events.repartition(partitions);
@@ -395,7 +395,7 @@ impl Intake {
         events: impl Iterator<Item = (u64, &'a [u8], std::result::Result<i64, String>)>,
         dead_letters: &mut PendingDeadLetters,
     ) -> ValidInput {
-        let partitions = self.partitions();
+        let partitions = self.partition_count();
         let mut columns = KeyedColumns::default();
         for (number, bytes, owner) in events {
             match owner {

@@ -113,9 +113,9 @@ pub struct ApiKey {
     /// The scopes that it permits.
     pub scopes: Scopes,
     /// When it was created, in milliseconds since the Unix epoch.
-    pub made_at_ms: i64,
+    pub created_at_ms: i64,
     /// Its creator.
-    pub made_by: String,
+    pub created_by: String,
     /// When it expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<i64>,
     /// When it was revoked, in milliseconds since the Unix epoch.
@@ -281,8 +281,8 @@ mod tests {
             id: "0123456789ab".to_owned(),
             name: String::new(),
             scopes: Scopes::all(),
-            made_at_ms: 0,
-            made_by: String::new(),
+            created_at_ms: 0,
+            created_by: String::new(),
             expires_at_ms: Some(10),
             revoked_at_ms: None,
             revoked_by: None,

@@ -57,8 +57,8 @@ pub trait Leases: std::fmt::Debug + Send + Sync {
 
 /// Checks the name of a lease.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if name.is_empty() || name.starts_with('.') || !name.bytes().all(plain) {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.starts_with('.') || !name.bytes().all(is_allowed) {
         return Err(Error::Refused(format!(
             "{name:?} is not a valid lease name; use letters, digits, '-', '_' and '.'"
         )));

@@ -19,6 +19,7 @@ pub mod alerts;
 pub mod approvals;
 pub mod archive;
 pub mod board_cache;
+pub mod boards;
 #[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod corrections;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::Result;
 use crate::admin::{ApplicationUsage, EntityAdmin};
 
-/// Applications that are read at once.
+/// The number of applications that are read at once.
 const READ_BATCH: usize = 1_000;
 
 /// The sort key of a list.
@@ -57,10 +57,14 @@ enum SortValue {
 impl SortValue {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
-            (Self::Text(one), Self::Text(other)) => one.cmp(other),
-            (Self::Ratio(part, whole), Self::Ratio(of, all)) => {
-                let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
-                product(*part, *all).cmp(&product(*of, *whole))
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (
+                Self::Ratio(numerator, denominator),
+                Self::Ratio(other_numerator, other_denominator),
+            ) => {
+                let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
+                product(*numerator, *other_denominator)
+                    .cmp(&product(*other_numerator, *denominator))
             }
             // Values of one list have the same variant.
             _ => Ordering::Equal,
@@ -114,8 +118,8 @@ impl ApplicationListing {
                 SortValue::Ratio(u64::try_from(connected).unwrap_or_default(), 1)
             }
             ApplicationSort::Usage => {
-                let (part, whole) = usage_ratio(usage);
-                SortValue::Ratio(part, whole)
+                let (numerator, denominator) = usage_ratio(usage);
+                SortValue::Ratio(numerator, denominator)
             }
         };
         ListingCursor {
@@ -124,8 +128,8 @@ impl ApplicationListing {
         }
     }
 
-    fn compare(&self, one: &ListingCursor, other: &ListingCursor) -> Ordering {
-        let order = (one.key.cmp(&other.key)).then_with(|| one.id.cmp(&other.id));
+    fn compare(&self, a: &ListingCursor, b: &ListingCursor) -> Ordering {
+        let order = (a.key.cmp(&b.key)).then_with(|| a.id.cmp(&b.id));
         match self.is_descending {
             true => order.reverse(),
             false => order,
@@ -153,8 +157,8 @@ impl ApplicationListing {
         });
         #[expect(clippy::cast_precision_loss, reason = "the filter has few digits")]
         let is_used = self.usage_from.is_none_or(|from| {
-            let (part, whole) = usage_ratio(usage);
-            part as f64 / whole as f64 >= from
+            let (numerator, denominator) = usage_ratio(usage);
+            numerator as f64 / denominator as f64 >= from
         });
         is_match && is_used
     }
@@ -179,22 +183,22 @@ impl ApplicationListing {
         limit: usize,
     ) -> Result<ListingPage> {
         let in_order = self.sort == ApplicationSort::Id && !self.is_descending;
-        let mut found: Vec<(ListingCursor, ApplicationUsage)> = Vec::new();
-        let mut read = match &after {
+        let mut entries: Vec<(ListingCursor, ApplicationUsage)> = Vec::new();
+        let mut last_id = match &after {
             Some(cursor) if in_order => Some(cursor.id),
             _ => None,
         };
         loop {
             let is_filtered =
                 self.search.is_some() || self.owner.is_some() || self.usage_from.is_some();
-            let step = if in_order && !is_filtered {
+            let batch_rows = if in_order && !is_filtered {
                 limit
             } else {
                 READ_BATCH
             };
-            let usages = entities.usages(read, step).await?;
-            let is_last = usages.len() < step;
-            read = usages.last().map(|usage| usage.application.id);
+            let usages = entities.usages(last_id, batch_rows).await?;
+            let is_last = usages.len() < batch_rows;
+            last_id = usages.last().map(|usage| usage.application.id);
             if self.needs_counters() && usages.iter().any(|usage| usage.connected.is_none()) {
                 return Ok(ListingPage::NotCounted);
             }
@@ -204,12 +208,12 @@ impl ApplicationListing {
                 if !after.as_ref().is_none_or(is_later) || !self.matches(&usage) {
                     continue;
                 }
-                found.push((cursor, usage));
+                entries.push((cursor, usage));
             }
-            found.sort_by(|(one, _), (other, _)| self.compare(one, other));
-            found.truncate(limit);
-            if is_last || (in_order && found.len() == limit) {
-                return Ok(ListingPage::Entries(found));
+            entries.sort_by(|(a, _), (b, _)| self.compare(a, b));
+            entries.truncate(limit);
+            if is_last || (in_order && entries.len() == limit) {
+                return Ok(ListingPage::Entries(entries));
             }
         }
     }
@@ -221,13 +225,13 @@ mod tests {
 
     #[test]
     fn ratios_are_compared_exactly() {
-        let most = u64::MAX;
+        let max = u64::MAX;
         let order = [
-            SortValue::Ratio(0, most),
-            SortValue::Ratio(1, most),
-            SortValue::Ratio(1, most - 1),
-            SortValue::Ratio(most - 2, most - 1),
-            SortValue::Ratio(most - 1, most),
+            SortValue::Ratio(0, max),
+            SortValue::Ratio(1, max),
+            SortValue::Ratio(1, max - 1),
+            SortValue::Ratio(max - 2, max - 1),
+            SortValue::Ratio(max - 1, max),
             SortValue::Ratio(1, 1),
             SortValue::Ratio(1, 0),
         ];

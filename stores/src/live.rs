@@ -3,8 +3,8 @@
 //! The scripts apply the rules of [`schemas::seam`] to a stored partition state, together with its
 //! live rows: both change in one step or not at all. Live rows are stored by generation, epoch and
 //! view. Those of aggregates are *deltas*, which add up, by group and row. Those of boards are
-//! *states*, by key and member: everything that a member has under a key. Of several states the
-//! newest counts.
+//! *live entries*, by key and member: everything that a member has on the boards of a key. Of
+//! several entries the newest counts.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ use schemas::source::Source;
 use crate::Result;
 use crate::board_cache::{BoardCache, BoardCacheRead, CachedBoardChanges};
 use crate::live_count::{LiveCountChange, StoredLiveCount};
-pub use crate::live_rows::{Deltas, States};
-use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates, deltas_page};
+pub use crate::live_rows::{Deltas, Entries};
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedEntries, build_deltas_page};
 pub use crate::partition_id::PartitionId;
 
 /// The changes of a micro-batch.
@@ -31,14 +31,14 @@ pub use crate::partition_id::PartitionId;
 pub struct Changes {
     /// Deltas of aggregates.
     pub deltas: Vec<Deltas>,
-    /// States of boards.
-    pub states: Vec<States>,
+    /// Entries of boards.
+    pub entries: Vec<Entries>,
     /// True if a record among them has a key that belongs to another partition.
     pub has_misrouted: bool,
-    /// Changes of cached boards: of all boards that the states concern.
+    /// Changes of cached boards: of all boards that the entries concern.
     pub boards: CachedBoardChanges,
     /// Changes of live counts, at most one for each key of a view. Live counts of other keys whose
-    /// states change are deleted.
+    /// entries change are deleted.
     pub live_counts: Vec<LiveCountChange>,
     /// Messages to publish, in this order, after those that are pending already.
     pub outbox: Vec<Bytes>,
@@ -49,9 +49,9 @@ impl Changes {
     #[must_use]
     pub fn rows(&self) -> usize {
         let deltas = self.deltas.iter().map(|deltas| deltas.counts.len());
-        let states = self.states.iter().map(|states| states.states.len());
+        let entries = self.entries.iter().map(|entries| entries.entries.len());
         let boards = self.boards.boards.iter().map(|board| board.rows.len());
-        deltas.chain(states).chain(boards).sum()
+        deltas.chain(entries).chain(boards).sum()
     }
 }
 
@@ -64,22 +64,22 @@ impl From<Vec<Deltas>> for Changes {
     }
 }
 
-/// A query for the live states of a view under a key.
+/// A query for the live entries of a view under a key.
 #[derive(Debug, Clone)]
-pub struct StateQuery {
+pub struct EntryQuery {
     /// The view, with its version.
     pub view: String,
     /// The encoded key.
     pub key: Vec<u8>,
-    /// The only partition that can hold states of this key, if known; otherwise all are read.
+    /// The only partition that can hold entries of this key, if known; otherwise all are read.
     pub partition: Option<u32>,
 }
 
-/// A query for the live states of some members of a view under a key.
+/// A query for the live entries of some members of a view under a key.
 #[derive(Debug, Clone)]
 pub struct MembersQuery {
     /// The view and the key.
-    pub query: StateQuery,
+    pub query: EntryQuery,
     /// The encoded members, without duplicates.
     pub members: Vec<Vec<u8>>,
 }
@@ -98,35 +98,35 @@ pub struct Outbox {
     pub entries: Vec<Bytes>,
 }
 
-/// The limit up to which states of a key are counted ([`LiveStates::stored_count`]).
+/// The limit up to which entries of a key are counted ([`LiveEntries::stored_count`]).
 pub const STORED_COUNT_MAX: u64 = 1_001;
 
-/// Live states: the result of one [`StateQuery`]. They belong to the current generation, and to
+/// Live entries: the result of one [`EntryQuery`]. They belong to the current generation, and to
 /// epochs that are not pruned.
 #[derive(Debug, Clone)]
-pub struct LiveStates {
-    /// The partition of each state.
+pub struct LiveEntries {
+    /// The partition of each entry.
     pub partitions: UInt32Array,
-    /// The epoch of each state.
+    /// The epoch of each entry.
     pub epochs: UInt64Array,
-    /// The encoded member of each state.
+    /// The encoded member of each entry.
     pub members: BinaryArray,
-    /// The states; null if the member has nothing under the key.
-    pub states: BinaryArray,
+    /// The entries; null if the member has nothing under the key.
+    pub entries: BinaryArray,
     /// The live counts of the key, each with its partition.
     pub live_counts: Vec<(u32, StoredLiveCount)>,
-    /// A lower bound for the number of stored states of the key, of all members; exact below
+    /// A lower bound for the number of stored entries of the key, of all members; exact below
     /// [`STORED_COUNT_MAX`]. 0 if live counts are returned instead.
     pub stored_count: u64,
 }
 
-/// Partition states and live states; each partition is read in one atomic step.
+/// Partition states and live entries; each partition is read in one atomic step.
 #[derive(Debug, Clone)]
-pub struct StatesSnapshot {
+pub struct EntriesSnapshot {
     /// Each partition state; `None` if it is missing.
     pub partition_states: Vec<Option<PartitionState>>,
     /// The results, in the order of the queries.
-    pub states: Vec<LiveStates>,
+    pub entries: Vec<LiveEntries>,
 }
 
 /// A query for the deltas of a view in a group, within ranges of row keys.
@@ -165,40 +165,40 @@ pub struct DeltasSnapshot {
     pub deltas: Vec<LiveDeltas>,
 }
 
-/// Collects the live states of one query.
+/// Collects the live entries of one query.
 #[derive(Debug, Default)]
-pub(crate) struct LiveStatesBuilder {
+pub(crate) struct LiveEntriesBuilder {
     partitions: UInt32Builder,
     epochs: UInt64Builder,
     members: BinaryBuilder,
-    states: BinaryBuilder,
+    entries: BinaryBuilder,
     pub(crate) live_counts: Vec<(u32, StoredLiveCount)>,
     pub(crate) stored_count: u64,
 }
 
-impl LiveStatesBuilder {
+impl LiveEntriesBuilder {
     pub(crate) fn add(
         &mut self,
         partition: u32,
         epoch: Epoch,
         member: &[u8],
-        state: Option<&[u8]>,
+        entry: Option<&[u8]>,
     ) {
         self.partitions.append_value(partition);
         self.epochs.append_value(epoch);
         self.members.append_value(member);
-        self.states.append_option(state);
+        self.entries.append_option(entry);
     }
 
-    pub(crate) fn finish(mut self) -> LiveStates {
+    pub(crate) fn finish(mut self) -> LiveEntries {
         let members = self.members.finish();
-        LiveStates {
+        LiveEntries {
             partitions: self.partitions.finish(),
             epochs: self.epochs.finish(),
-            // A complete read returns all stored states.
+            // A complete read returns all stored entries.
             stored_count: self.stored_count.max(members.len() as u64),
             members,
-            states: self.states.finish(),
+            entries: self.entries.finish(),
             live_counts: self.live_counts,
         }
     }
@@ -217,7 +217,7 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         queries: &[DeltaQuery],
     ) -> Result<DeltasSnapshot>;
 
-    /// Reads some partition states without deltas and states; `None` for a missing one. The cost
+    /// Reads some partition states without deltas and entries; `None` for a missing one. The cost
     /// depends on the number of these partitions alone.
     async fn partition_states(
         &self,
@@ -225,24 +225,24 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         partitions: Range<u32>,
     ) -> Result<Vec<Option<PartitionState>>>;
 
-    /// Reads the states of partitions 0 to `partitions` - 1 and the requested live states, each
+    /// Reads the states of partitions 0 to `partitions` - 1 and the requested live entries, each
     /// partition in one atomic step.
-    async fn read_states(
+    async fn read_entries(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot>;
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot>;
 
-    /// Reads like [`LiveRead::read_states`], but may return a completed live count
-    /// ([`StoredLiveCount::content`]) instead of the states of its key.
+    /// Reads like [`LiveRead::read_entries`], but may return a completed live count
+    /// ([`StoredLiveCount::content`]) instead of the entries of its key.
     async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
-        self.read_states(source, partitions, queries).await
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
+        self.read_entries(source, partitions, queries).await
     }
 
     /// The cached boards, if the store has a board cache.
@@ -250,15 +250,15 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         None
     }
 
-    /// Reads like [`LiveRead::read_states`], but only some members and partitions. Other members of
-    /// the same key cost nothing. A store may refuse to read more than ten thousand members at
+    /// Reads like [`LiveRead::read_entries`], but only some members and partitions. Other members
+    /// of the same key cost nothing. A store may refuse to read more than ten thousand members at
     /// once.
     async fn read_members(
         &self,
         source: Source,
         partitions: Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesSnapshot>;
+    ) -> Result<EntriesSnapshot>;
 
     /// Reads the outboxes of some partitions, at most `limit` messages of each; `None` if the
     /// partition state is missing.
@@ -287,19 +287,19 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<ScannedDeltas>;
 
-    /// A page of all states of a view of boards, by key and member, with the newest state of each
-    /// member within the epochs. That state is current unless a batch run covers its epoch.
+    /// A page of all live entries of a view of boards, by key and member, with the newest entry of
+    /// each member within the epochs. That entry is current unless a batch run covers its epoch.
     ///
     /// # Errors
     /// As [`LiveRead::scan_deltas`].
-    async fn scan_states(
+    async fn scan_entries(
         &self,
         partition: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
         after: Option<ScanKey>,
         limit: usize,
-    ) -> Result<ScannedStates>;
+    ) -> Result<ScannedEntries>;
 
     /// Collects up to `limit` deltas from as many pages of [`LiveRead::scan_deltas`] as necessary,
     /// possibly of several moments. Used to compare a run with the live counts.
@@ -343,7 +343,7 @@ async fn collect_pages<L: LiveRead + ?Sized>(
         }
         after = page.next;
         if after.is_none() || rows.len() >= limit {
-            return Ok(deltas_page(view, None, rows, true).deltas);
+            return Ok(build_deltas_page(view, None, rows, true).deltas);
         }
     }
 }
@@ -352,15 +352,15 @@ async fn collect_pages<L: LiveRead + ?Sized>(
 pub type StateTransition<'a> =
     dyn Fn(Option<&PartitionState>) -> Option<PartitionState> + Sync + 'a;
 
-/// The number of past boundaries that a partition state keeps when epochs are pruned.
-const PAST_BOUNDARIES_KEPT: u64 = 8;
+/// The maximum number of past boundaries that a partition state keeps when epochs are pruned.
+const PAST_BOUNDARIES_MAX: u64 = 8;
 
 fn with_epoch_closed(
     state: Option<&PartitionState>,
-    believed: &Checkpoint,
+    expected: &Checkpoint,
 ) -> Result<PartitionState, CheckpointMismatch> {
     let mut next = state.cloned().ok_or(CheckpointMismatch { actual: None })?;
-    next.close_epoch(believed)?;
+    next.close_epoch(expected)?;
     Ok(next)
 }
 
@@ -376,9 +376,13 @@ fn with_epoch_ended(
     ((next.epoch != state.epoch).then_some(next), cut)
 }
 
-fn pruned(state: Option<&PartitionState>, epoch: Epoch, cut: Cut) -> Option<PartitionState> {
+fn with_epochs_pruned(
+    state: Option<&PartitionState>,
+    epoch: Epoch,
+    cut: Cut,
+) -> Option<PartitionState> {
     let mut next = state?.clone();
-    let is_pruned = next.prune_through(epoch, cut, PAST_BOUNDARIES_KEPT);
+    let is_pruned = next.prune_through(epoch, cut, PAST_BOUNDARIES_MAX);
     is_pruned.then_some(next)
 }
 
@@ -391,8 +395,8 @@ pub trait LiveWrite: LiveRead {
         usize::MAX
     }
 
-    /// The recommended maximum number of states of one [`LiveWrite::apply`].
-    fn states_max(&self) -> usize {
+    /// The recommended maximum number of live entries of one [`LiveWrite::apply`].
+    fn entries_max(&self) -> usize {
         usize::MAX
     }
 
@@ -402,20 +406,20 @@ pub trait LiveWrite: LiveRead {
     }
 
     /// Applies the changes of a micro-batch and advances the checkpoint to `next`, if the
-    /// checkpoint is `believed`. Otherwise nothing changes, and the error holds the current
+    /// checkpoint is `expected`. Otherwise nothing changes, and the error holds the current
     /// checkpoint. `views` are all views that the worker maintains, also those without changes.
     async fn apply(
         &self,
         partition: PartitionId,
-        believed: Checkpoint,
+        expected: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
     ) -> Result<Result<(), CheckpointMismatch>>;
 
-    /// Removes published messages from the outbox. Returns whether they were there. Changes nothing
-    /// if another worker has removed them, or if a new generation has started.
-    async fn remove_published(&self, partition: PartitionId, read: &Outbox) -> Result<bool>;
+    /// Removes published messages from the outbox. Returns whether it contained them. Changes
+    /// nothing if another worker has removed them, or if a new generation has started.
+    async fn remove_published(&self, partition: PartitionId, outbox: &Outbox) -> Result<bool>;
 
     /// Changes a partition state by a rule in one atomic step. Returns the state that the rule saw
     /// last; the rule may run several times.
@@ -430,13 +434,13 @@ pub trait LiveWrite: LiveRead {
     async fn close_epoch(
         &self,
         partition: PartitionId,
-        believed: Checkpoint,
+        expected: Checkpoint,
     ) -> Result<Result<(), CheckpointMismatch>> {
-        let rule = |state: Option<&PartitionState>| with_epoch_closed(state, &believed).ok();
+        let rule = |state: Option<&PartitionState>| with_epoch_closed(state, &expected).ok();
         let state = self
             .update_state("closing an epoch at its cut", partition, &rule)
             .await?;
-        Ok(with_epoch_closed(state.as_ref(), &believed).map(drop))
+        Ok(with_epoch_closed(state.as_ref(), &expected).map(drop))
     }
 
     /// Ends `epoch` at the current offset, or returns where it ended.
@@ -452,24 +456,24 @@ pub trait LiveWrite: LiveRead {
         Ok(with_epoch_ended(state.as_ref(), epoch).1)
     }
 
-    /// Starts a new generation if the checkpoint is still the one that was seen.
+    /// Starts a new generation if the checkpoint is still `expected`.
     async fn rebuild(
         &self,
         partition: PartitionId,
-        seen: Option<Checkpoint>,
+        expected: Option<Checkpoint>,
         start: &GenerationStart,
     ) -> Result<Result<(), CheckpointMismatch>> {
         let rule =
-            |state: Option<&PartitionState>| PartitionState::rebuild(state, seen, start).ok();
+            |state: Option<&PartitionState>| PartitionState::rebuild(state, expected, start).ok();
         let state = self
             .update_state("rebuilding a partition state", partition, &rule)
             .await?;
-        Ok(PartitionState::rebuild(state.as_ref(), seen, start).map(drop))
+        Ok(PartitionState::rebuild(state.as_ref(), expected, start).map(drop))
     }
 
     /// Prunes the epochs up to `epoch`, if the cut is their boundary. Returns whether it did.
     async fn prune_through(&self, partition: PartitionId, epoch: Epoch, cut: Cut) -> Result<bool> {
-        let rule = |state: Option<&PartitionState>| pruned(state, epoch, cut);
+        let rule = |state: Option<&PartitionState>| with_epochs_pruned(state, epoch, cut);
         let state = self
             .update_state("pruning epochs", partition, &rule)
             .await?;

@@ -1,9 +1,9 @@
-//! Live counts, which partition states store beside live states: an aggregate of the states of a
-//! key, so that readers of the aggregate alone need not read the states.
+//! Live counts, which partition states store beside live entries: an aggregate of the entries of a
+//! key, so that readers of the aggregate alone need not read the entries.
 //!
 //! A store holds at most one live count for each view and key of a generation. Its content is
 //! opaque to the store, which enforces the rule of [`schemas::seam::live_count::next_count`] in the
-//! step that changes states. A worker first stores a *started* count, then reads the states, and
+//! step that changes entries. A worker first stores a *started* count, then reads the entries, and
 //! replaces it by a *completed* one.
 
 use bytes::Bytes;
@@ -16,12 +16,12 @@ const COMPLETED: u8 = b'm';
 const HEAD_BYTES: usize = 1 + 16;
 
 /// A stored live count. Each has a random id. A server that lost its last writes can't produce the
-/// same id again, so equal bytes mean that the count belongs to the same states.
+/// same id again, so equal bytes mean that the count belongs to the same entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLiveCount(Bytes);
 
 impl StoredLiveCount {
-    /// A count whose states are not read yet.
+    /// A count whose entries are not read yet.
     #[must_use]
     pub fn started() -> Self {
         Self::new(STARTED, &[])
@@ -65,11 +65,11 @@ pub struct LiveCountChange {
     pub view: String,
     /// The encoded key.
     pub key: Vec<u8>,
-    /// The count that was stored when the states were read, if any. If another count is stored now,
-    /// it is deleted.
-    pub believed: Option<StoredLiveCount>,
+    /// The count that was stored when the entries were read, if any. If another count is stored
+    /// now, it is deleted.
+    pub expected: Option<StoredLiveCount>,
     /// The new count; `None` stores no count. A missing count may be replaced only by a started
-    /// one, because a completed count relies on states that were read after it was started.
+    /// one, because a completed count relies on entries that were read after it was started.
     pub next: Option<StoredLiveCount>,
 }
 

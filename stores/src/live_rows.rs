@@ -1,4 +1,4 @@
-//! Live rows of one view: deltas of an aggregate, or states of boards.
+//! Live rows of one view: deltas of an aggregate, or live entries of boards.
 
 use arrow::array::{Array, BinaryArray, Int64Array};
 
@@ -17,26 +17,26 @@ pub struct Deltas {
     pub counts: Int64Array,
 }
 
-/// The states that a micro-batch sets in one view of boards: for each key and member that it
-/// touched, the whole new state. No two rows have the same key and member.
+/// The live entries that a micro-batch sets in one view of boards: for each key and member that it
+/// touched, the new entry. No two rows have the same key and member.
 #[derive(Debug, Clone)]
-pub struct States {
+pub struct Entries {
     /// The view, with its version.
     pub view: String,
     /// Encoded keys.
     pub keys: BinaryArray,
     /// Encoded members.
     pub members: BinaryArray,
-    /// The states; null if the member has nothing under the key any more.
-    pub states: BinaryArray,
+    /// The entries; null if the member has nothing under the key any more.
+    pub entries: BinaryArray,
 }
 
-impl States {
-    /// The state at an index.
+impl Entries {
+    /// The entry at an index.
     #[must_use]
-    pub fn state(&self, index: usize) -> Option<&[u8]> {
-        self.states
+    pub fn entry(&self, index: usize) -> Option<&[u8]> {
+        self.entries
             .is_valid(index)
-            .then(|| self.states.value(index))
+            .then(|| self.entries.value(index))
     }
 }

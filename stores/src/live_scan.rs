@@ -3,7 +3,7 @@
 use arrow::array::{Array, BinaryArray, BinaryBuilder, Int64Array, UInt64Array};
 use schemas::seam::{Epoch, PartitionState};
 
-use crate::live_rows::{Deltas, States};
+use crate::live_rows::{Deltas, Entries};
 
 /// The position of a row in a scan: a group and a row, or a key and a member.
 pub type ScanKey = (Vec<u8>, Vec<u8>);
@@ -19,23 +19,23 @@ pub struct ScannedDeltas {
     pub next: Option<ScanKey>,
 }
 
-/// A page of a view's states.
+/// A page of a view's live entries.
 #[derive(Debug, Clone)]
-pub struct ScannedStates {
+pub struct ScannedEntries {
     /// The partition state of the page's moment; `None` if it is missing.
     pub state: Option<PartitionState>,
-    /// The newest state of each member, in the order of key and member.
-    pub states: States,
-    /// The epoch of each state.
+    /// The newest entry of each member, in the order of key and member.
+    pub entries: Entries,
+    /// The epoch of each entry.
     pub epochs: UInt64Array,
     /// The key after which the next page begins; `None` on the last page.
     pub next: Option<ScanKey>,
 }
 
 /// Builds a page of deltas from rows in scan order.
-pub(crate) fn deltas_page(
+pub(crate) fn build_deltas_page(
     view: &str,
-    slot: Option<PartitionState>,
+    state: Option<PartitionState>,
     rows: impl IntoIterator<Item = (ScanKey, i64)>,
     is_last: bool,
 ) -> ScannedDeltas {
@@ -53,7 +53,7 @@ pub(crate) fn deltas_page(
         last_key(&groups, &rows)
     };
     ScannedDeltas {
-        state: slot,
+        state,
         deltas: Deltas {
             view: view.to_owned(),
             grouped_by: String::new(),
@@ -65,22 +65,22 @@ pub(crate) fn deltas_page(
     }
 }
 
-/// A state with its epoch; `None` if the member has nothing under the key any more.
-pub(crate) type StateWithEpoch = (Epoch, Option<Vec<u8>>);
+/// A live entry with its epoch; `None` if the member has nothing under the key any more.
+pub(crate) type EntryWithEpoch = (Epoch, Option<Vec<u8>>);
 
-/// Builds a page of states from rows in scan order.
-pub(crate) fn states_page(
+/// Builds a page of live entries from rows in scan order.
+pub(crate) fn build_entries_page(
     view: &str,
-    slot: Option<PartitionState>,
-    rows: impl IntoIterator<Item = (ScanKey, StateWithEpoch)>,
+    state: Option<PartitionState>,
+    rows: impl IntoIterator<Item = (ScanKey, EntryWithEpoch)>,
     is_last: bool,
-) -> ScannedStates {
+) -> ScannedEntries {
     let (mut keys, mut members) = (BinaryBuilder::new(), BinaryBuilder::new());
-    let (mut states, mut epochs) = (BinaryBuilder::new(), Vec::new());
-    for ((key, member), (epoch, state)) in rows {
+    let (mut entries, mut epochs) = (BinaryBuilder::new(), Vec::new());
+    for ((key, member), (epoch, entry)) in rows {
         keys.append_value(key);
         members.append_value(member);
-        states.append_option(state);
+        entries.append_option(entry);
         epochs.push(epoch);
     }
     let (keys, members) = (keys.finish(), members.finish());
@@ -89,13 +89,13 @@ pub(crate) fn states_page(
     } else {
         last_key(&keys, &members)
     };
-    ScannedStates {
-        state: slot,
-        states: States {
+    ScannedEntries {
+        state,
+        entries: Entries {
             view: view.to_owned(),
             keys,
             members,
-            states: states.finish(),
+            entries: entries.finish(),
         },
         epochs: UInt64Array::from(epochs),
         next,

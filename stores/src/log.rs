@@ -21,8 +21,8 @@ use crate::Result;
 pub use identity::{LOST_REMEDY, LogIdentityError, LogIdentityVerifier, verify_log_identity};
 pub use partition_counts::PartitionCounts;
 #[cfg(feature = "kafka")]
-pub(crate) use topics::all_topics;
-pub use topics::{create_topics, topic_names};
+pub(crate) use topics::list_topics;
+pub use topics::{create_topics, list_topic_names};
 
 /// Records of one partition, as columns, in the order of their offsets.
 #[derive(Debug, Clone)]
@@ -84,16 +84,16 @@ impl Records {
     /// The first record.
     #[must_use]
     pub fn first(&self) -> Option<LastRecord> {
-        (!self.is_empty()).then(|| self.at(0))
+        (!self.is_empty()).then(|| self.record_at(0))
     }
 
     /// The last record, by which the log is identified later.
     #[must_use]
     pub fn last(&self) -> Option<LastRecord> {
-        Some(self.at(self.len().checked_sub(1)?))
+        Some(self.record_at(self.len().checked_sub(1)?))
     }
 
-    fn at(&self, index: usize) -> LastRecord {
+    fn record_at(&self, index: usize) -> LastRecord {
         LastRecord {
             offset: self.offsets.value(index),
             checksum: crc32fast::hash(self.values.value(index)),
@@ -104,7 +104,7 @@ impl Records {
 
 /// The result of a fetch.
 #[derive(Debug, Clone)]
-pub struct Fetched {
+pub struct FetchedRecords {
     /// The records from the requested offset, within the limit.
     pub records: Records,
     /// The offset to fetch from next. It may be greater than the last record's offset + 1 if the
@@ -274,8 +274,8 @@ impl GroupMembership {
             member,
         } = self;
         drop(member);
-        let left = async { while assigned.changed().await.is_ok() {} };
-        if tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
+        let closed = async { while assigned.changed().await.is_ok() {} };
+        if tokio::time::timeout(LEAVE_TIMEOUT, closed).await.is_err() {
             tracing::warn!(
                 "cannot leave the group in time; the other members wait until this member times out"
             );
@@ -291,13 +291,13 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
 
     /// The number of partitions of the topic; 0 if it does not exist. It avoids a round trip if
     /// possible, may be some seconds old, and never decreases while the log is open.
-    async fn partitions(&self, topic: &str) -> Result<u32> {
-        self.partitions_now(topic).await
+    async fn partition_count(&self, topic: &str) -> Result<u32> {
+        self.current_partition_count(topic).await
     }
 
     /// The current number of partitions of the topic; 0 if it does not exist. It may be too low
     /// while partitions are being added.
-    async fn partitions_now(&self, topic: &str) -> Result<u32> {
+    async fn current_partition_count(&self, topic: &str) -> Result<u32> {
         let spans = self.spans(topic).await?;
         Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
     }
@@ -331,7 +331,7 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched>;
+    ) -> Result<FetchedRecords>;
 
     /// Fetches without reading ahead, for callers that do not continue at the end of the result.
     ///
@@ -343,7 +343,7 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         self.fetch(topic, partition, from, limit).await
     }
 
@@ -352,12 +352,17 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`LogRead::fetch`].
-    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
-        let one = FetchLimit {
+    async fn fetch_fresh(
+        &self,
+        topic: &str,
+        partition: u32,
+        offset: Offset,
+    ) -> Result<FetchedRecords> {
+        let limit = FetchLimit {
             records: 1,
             bytes: usize::MAX,
         };
-        self.fetch(topic, partition, offset, one).await
+        self.fetch(topic, partition, offset, limit).await
     }
 
     /// The offset of the first record of the partition that was appended at `logged_at_ms` or

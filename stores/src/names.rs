@@ -54,7 +54,7 @@ impl NamedKind {
 
     /// Returns whether names of this kind are stored separately, not in rows.
     #[must_use]
-    pub const fn has_own_names(self) -> bool {
+    pub const fn has_separate_names(self) -> bool {
         matches!(self, Self::Owner | Self::Track | Self::Segment)
     }
 }
@@ -70,7 +70,7 @@ impl fmt::Display for NamedKind {
 pub trait Names: fmt::Debug + Send + Sync {
     /// The names of objects of a kind by id, in ascending order, without objects that have no name.
     /// A deleted athlete has no name.
-    async fn names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>>;
+    async fn read_names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>>;
 
     /// Finds objects of a kind whose name contains a text, at most `limit`: first names that begin
     /// with it, then by name. The search ignores case; the embedded store ignores only the case of

@@ -20,7 +20,7 @@ pub struct Namespace(String);
 #[error(
     "{0:?} is not a valid namespace; use at most 32 lowercase letters, digits and '-', starting with a letter and not ending with '-'"
 )]
-pub struct NotANamespace(String);
+pub struct InvalidNamespace(String);
 
 impl Namespace {
     /// Returns whether there is no namespace.
@@ -29,7 +29,7 @@ impl Namespace {
         self.0.is_empty()
     }
 
-    /// The namespace as given.
+    /// The namespace as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -84,24 +84,25 @@ impl fmt::Display for Namespace {
 }
 
 impl FromStr for Namespace {
-    type Err = NotANamespace;
+    type Err = InvalidNamespace;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_allowed =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let has_valid_start = text.as_bytes().first().is_none_or(u8::is_ascii_lowercase);
         if text.len() > LENGTH_MAX
-            || !text.bytes().all(plain)
+            || !text.bytes().all(is_allowed)
             || !has_valid_start
             || text.ends_with('-')
         {
-            return Err(NotANamespace(text.to_owned()));
+            return Err(InvalidNamespace(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for Namespace {
-    type Error = NotANamespace;
+    type Error = InvalidNamespace;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
@@ -157,7 +158,7 @@ mod tests {
             long.as_str(),
         ] {
             let refused = text.parse::<Namespace>();
-            assert_eq!(refused, Err(NotANamespace(text.to_owned())));
+            assert_eq!(refused, Err(InvalidNamespace(text.to_owned())));
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::Result;
 pub const CAPACITY_NOTICES: &str = "backstitch.capacity-notices.v1";
 
 /// The used parts of a capacity, in percent, that create a notice.
-pub const THRESHOLDS: [i64; 3] = [80, 90, 100];
+pub const THRESHOLDS_PERCENT: [i64; 3] = [80, 90, 100];
 
 /// A notice about a reached threshold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub struct Notice {
     pub id: i64,
     /// The application.
     pub application_id: i64,
-    /// The threshold in percent, one of [`THRESHOLDS`].
+    /// The threshold in percent, one of [`THRESHOLDS_PERCENT`].
     pub threshold: i64,
     /// The capacity at that time.
     pub athlete_capacity: i64,
     /// The number of connected athletes at that time.
     pub connected: i64,
     /// When it was created, in milliseconds since the Unix epoch, by the clock of the database.
-    pub made_at_ms: i64,
+    pub created_at_ms: i64,
     /// When it was appended to the log.
     pub topic_at_ms: Option<i64>,
     /// When the webhook accepted it.
@@ -63,7 +63,7 @@ pub struct ClaimedNotice {
 
 /// The message of a notice.
 #[derive(Debug, Serialize)]
-struct Message<'a> {
+struct NoticeMessage<'a> {
     id: &'a str,
     r#type: &'static str,
     at: String,
@@ -87,11 +87,12 @@ impl ClaimedNotice {
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let notice = &self.notice;
-        let at = jiff::Timestamp::from_millisecond(notice.made_at_ms).unwrap_or_default();
-        let message = Message {
+        let created_at =
+            jiff::Timestamp::from_millisecond(notice.created_at_ms).unwrap_or_default();
+        let message = NoticeMessage {
             id: &self.message_id(),
             r#type: "capacity.threshold",
-            at: at.to_string(),
+            at: created_at.to_string(),
             application_id: notice.application_id,
             name: &self.name,
             owner: &self.owner,
@@ -172,7 +173,7 @@ pub struct Delivery {
     /// The message.
     pub body: Vec<u8>,
     /// As in [`Notice`].
-    pub made_at_ms: i64,
+    pub created_at_ms: i64,
     /// As in [`Notice`].
     pub topic_at_ms: Option<i64>,
     /// As in [`Notice`].
@@ -242,11 +243,11 @@ impl DeliveryQueue for CapacityNotices {
 
     async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>> {
         let claimed = self.0.claim_notices(now_ms, until_ms, limit).await?;
-        let delivery = |claimed: ClaimedNotice| Delivery {
+        let to_delivery = |claimed: ClaimedNotice| Delivery {
             id: claimed.message_id(),
             key: claimed.notice.application_id.to_string(),
             body: claimed.message(),
-            made_at_ms: claimed.notice.made_at_ms,
+            created_at_ms: claimed.notice.created_at_ms,
             topic_at_ms: claimed.notice.topic_at_ms,
             webhook_at_ms: claimed.notice.webhook_at_ms,
             tries: claimed.notice.tries,
@@ -254,7 +255,7 @@ impl DeliveryQueue for CapacityNotices {
             until_ms: claimed.until_ms,
             payload: DeliveryPayload::Capacity(Box::new(claimed)),
         };
-        Ok(claimed.into_iter().map(delivery).collect())
+        Ok(claimed.into_iter().map(to_delivery).collect())
     }
 
     async fn settle(&self, delivery: &Delivery, outcome: &DeliveryOutcome) -> Result<()> {

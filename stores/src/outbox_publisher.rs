@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, OutboxMessage, OutboxMessageRef};
+use schemas::achievement::{
+    ACHIEVEMENTS_TOPIC, BOARD_CHANGES_TOPIC, OutboxMessage, OutboxMessageRef,
+};
 use schemas::clock::Clock;
 use schemas::seam::Offset;
 
@@ -26,7 +28,7 @@ pub struct OutboxPublisher {
     achievements: Arc<dyn AchievementsWrite>,
     log: Arc<dyn LogWrite>,
     clock: Arc<dyn Clock>,
-    partitions: PartitionCounts,
+    partition_counts: PartitionCounts,
 }
 
 impl OutboxPublisher {
@@ -42,22 +44,22 @@ impl OutboxPublisher {
         Self {
             live,
             achievements,
-            partitions: PartitionCounts::new(Arc::clone(&log), partitions),
+            partition_counts: PartitionCounts::new(Arc::clone(&log), partitions),
             log,
             clock,
         }
     }
 
-    /// Publishes the first messages of a partition's outbox and returns how many are left. Records
-    /// the offset up to which messages are published if it is beyond `recorded`, and updates
-    /// `recorded`.
+    /// Publishes the first messages of a partition's outbox and returns how many remain. Records
+    /// the offset up to which messages are published if it is beyond `recorded_end`, and
+    /// updates `recorded_end`.
     ///
     /// # Errors
     /// Those of the stores. The messages then stay in the outbox.
     pub async fn publish(
         &self,
         partition: PartitionId,
-        recorded: &mut Option<Offset>,
+        recorded_end: &mut Option<Offset>,
     ) -> Result<u64> {
         let range = partition.partition..partition.partition.saturating_add(1);
         let outboxes = self
@@ -76,41 +78,41 @@ impl OutboxPublisher {
         if !achievements.is_empty() {
             self.achievements.write(&achievements).await?;
         }
-        for topic in [ACHIEVEMENTS, BOARD_CHANGES] {
+        for topic in [ACHIEVEMENTS_TOPIC, BOARD_CHANGES_TOPIC] {
             self.append(topic, &messages).await?;
         }
-        let left = outbox.pending.saturating_sub(messages.len() as u64);
-        let through = match messages.last().filter(|_| left > 0) {
+        let remaining = outbox.pending.saturating_sub(messages.len() as u64);
+        let end = match messages.last().filter(|_| remaining > 0) {
             // The messages of one notification may be published in two steps.
             Some(last) => last.position.offset,
             None => outbox.state.position.next_offset,
         };
-        let published = match *recorded {
-            Some(published) => published,
+        let published_end = match *recorded_end {
+            Some(published_end) => published_end,
             None => self
                 .achievements
-                .published_through(partition)
+                .published_end(partition)
                 .await?
                 .unwrap_or(0),
         };
-        *recorded = Some(published);
+        *recorded_end = Some(published_end);
         // A generation that is replayed starts below the offset that is published.
         let is_replaying = messages.is_empty() && outbox.state.is_replaying();
-        if through > published && !is_replaying {
+        if end > published_end && !is_replaying {
             self.achievements
-                .record_published_through(partition, through)
+                .record_published_end(partition, end)
                 .await?;
-            *recorded = Some(through);
+            *recorded_end = Some(end);
         }
         self.live.remove_published(partition, &outbox).await?;
-        Ok(left)
+        Ok(remaining)
     }
 
     async fn append(&self, topic: &'static str, messages: &[OutboxMessageRef<'_>]) -> Result<()> {
         if !messages.iter().any(|message| message.topic() == topic) {
             return Ok(());
         }
-        let records = records(topic, messages, self.partitions.count(topic).await?);
+        let records = build_records(topic, messages, self.partition_counts.count(topic).await?);
         let now_ms = self.clock.now_ms();
         self.log.append(topic, &records, now_ms).await.map(drop)
     }
@@ -121,14 +123,18 @@ fn decode_all<'a, T>(
     entries: impl IntoIterator<Item = &'a Bytes>,
     decode: impl Fn(&'a [u8]) -> Result<T, String>,
 ) -> Result<Vec<T>> {
-    let messages = entries
-        .into_iter()
-        .map(|entry| decode(entry).map_err(|why| Error::broken("decoding an outbox message", why)));
+    let messages = entries.into_iter().map(|entry| {
+        decode(entry).map_err(|error| Error::broken("decoding an outbox message", error))
+    });
     messages.collect()
 }
 
-/// The messages for a topic, keyed like notifications.
-fn records(topic: &str, messages: &[OutboxMessageRef<'_>], partitions: u32) -> Vec<NewRecords> {
+/// Builds records of the messages for a topic, keyed like notifications.
+fn build_records(
+    topic: &str,
+    messages: &[OutboxMessageRef<'_>],
+    partitions: u32,
+) -> Vec<NewRecords> {
     let messages = messages.iter().filter(|message| message.topic() == topic);
     let records = messages.map(|message| {
         let value = message.message.get().as_bytes().to_vec();

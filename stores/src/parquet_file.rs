@@ -32,11 +32,11 @@ const CHECKSUMS: &str = "backstitch.chunk_crc32";
 /// A schema that Parquet can't represent.
 pub fn begin(schema: SchemaRef, group_rows_max: usize) -> Result<ArrowWriter<Vec<u8>>> {
     let zstd = Compression::ZSTD(ZstdLevel::try_new(1)?);
-    let properties = properties(zstd, group_rows_max).build();
+    let properties = build_properties(zstd, group_rows_max).build();
     ArrowWriter::try_new(Vec::new(), schema, Some(properties))
 }
 
-fn properties(compression: Compression, group_rows_max: usize) -> WriterPropertiesBuilder {
+fn build_properties(compression: Compression, group_rows_max: usize) -> WriterPropertiesBuilder {
     WriterProperties::builder()
         .set_compression(compression)
         .set_max_row_group_row_count(Some(group_rows_max))
@@ -52,7 +52,7 @@ pub fn begin_sorted(
     group_rows_max: usize,
     sorted: &[&str],
 ) -> Result<ArrowWriter<Vec<u8>>> {
-    let mut properties = properties(Compression::LZ4_RAW, group_rows_max);
+    let mut properties = build_properties(Compression::LZ4_RAW, group_rows_max);
     for name in sorted {
         let column = || ColumnPath::from(*name);
         properties = properties
@@ -100,7 +100,7 @@ const TAIL_BYTES: u64 = 512 << 10;
 /// The minimum size of a read of row groups of a larger file.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 
-/// A cache of file files, so that a later read of other row groups needs fewer requests. Files
+/// A cache of opened files, so that a later read of other row groups needs fewer requests. Files
 /// never change.
 #[derive(Debug, Clone)]
 pub(crate) struct FileCache(Cache<Path, Arc<OpenFile>>);
@@ -142,8 +142,8 @@ struct FileBytes {
 impl FileBytes {
     /// The bytes of a range of the file; `None` if this part does not contain it.
     fn get(&self, range: &Range<u64>) -> Option<Bytes> {
-        let at = |offset: u64| usize::try_from(offset.checked_sub(self.start)?).ok();
-        let range = at(range.start)?..at(range.end)?;
+        let to_index = |offset: u64| usize::try_from(offset.checked_sub(self.start)?).ok();
+        let range = to_index(range.start)?..to_index(range.end)?;
         self.bytes.get(range.clone())?;
         Some(self.bytes.slice(range))
     }
@@ -176,11 +176,15 @@ impl OpenFile {
         let metadata = reader.load_and_finish(source, size).await?;
         let checksums = parse_checksums(&metadata)
             .ok_or_else(|| ParquetError::General("the file has no valid checksums".to_owned()))?;
-        let is_whole = tail.start == 0;
+        let is_complete = tail.start == 0;
         Ok(Self {
             metadata: Arc::new(metadata),
             checksums,
-            contents: if is_whole { tail } else { FileBytes::default() },
+            contents: if is_complete {
+                tail
+            } else {
+                FileBytes::default()
+            },
             size,
         })
     }
@@ -221,38 +225,38 @@ impl ParquetObject {
     }
 
     /// Reads ranges, from memory if possible.
-    async fn read(&mut self, file: &OpenFile, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    async fn read_ranges(&mut self, file: &OpenFile, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let in_memory = file.contents.get_all(ranges);
-        if let Some(all) = in_memory.or_else(|| self.read_ahead.get_all(ranges)) {
-            return Ok(all);
+        if let Some(chunks) = in_memory.or_else(|| self.read_ahead.get_all(ranges)) {
+            return Ok(chunks);
         }
-        let first = ranges.iter().map(|range| range.start).min().unwrap_or(0);
-        let last = ranges.iter().map(|range| range.end).max().unwrap_or(0);
-        if last.saturating_sub(first) <= READ_AHEAD_BYTES {
-            let range = first..first.saturating_add(READ_AHEAD_BYTES).min(file.size);
+        let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if end.saturating_sub(start) <= READ_AHEAD_BYTES {
+            let range = start..start.saturating_add(READ_AHEAD_BYTES).min(file.size);
             let bytes = self.store.get_range(&self.path, range);
             self.read_ahead = FileBytes {
-                start: first,
+                start,
                 bytes: bytes.map_err(external_error).await?,
             };
-            if let Some(all) = self.read_ahead.get_all(ranges) {
-                return Ok(all);
+            if let Some(chunks) = self.read_ahead.get_all(ranges) {
+                return Ok(chunks);
             }
         }
-        let all = self.store.get_ranges(&self.path, ranges);
-        all.map_err(external_error).await
+        let chunks = self.store.get_ranges(&self.path, ranges);
+        chunks.map_err(external_error).await
     }
 
     async fn open(&mut self, options: Option<&ArrowReaderOptions>) -> Result<Arc<OpenFile>> {
         if let Some(file) = &self.file {
             return Ok(Arc::clone(file));
         }
-        let found = self
+        let cached = self
             .cache
             .as_ref()
             .and_then(|cache| cache.0.get(&self.path));
-        let file = match found {
-            Some(found) => found,
+        let file = match cached {
+            Some(cached) => cached,
             None => {
                 let file = Arc::new(OpenFile::read(&*self.store, &self.path, options).await?);
                 if let Some(cache) = &self.cache {
@@ -268,13 +272,18 @@ impl ParquetObject {
 fn parse_checksums(metadata: &ParquetMetaData) -> Option<HashMap<Range<u64>, u32>> {
     let entries = metadata.file_metadata().key_value_metadata()?;
     let entry = entries.iter().find(|entry| entry.key == CHECKSUMS)?;
-    let read = |chunk: &str| {
+    let parse_chunk = |chunk: &str| {
         let (range, crc) = chunk.split_once('=')?;
         let (start, end) = range.split_once('-')?;
         let range = start.parse().ok()?..end.parse().ok()?;
         Some((range, u32::from_str_radix(crc, 16).ok()?))
     };
-    entry.value.as_ref()?.split_whitespace().map(read).collect()
+    entry
+        .value
+        .as_ref()?
+        .split_whitespace()
+        .map(parse_chunk)
+        .collect()
 }
 
 fn external_error(error: object_store::Error) -> ParquetError {
@@ -284,8 +293,8 @@ fn external_error(error: object_store::Error) -> ParquetError {
 impl AsyncFileReader for ParquetObject {
     fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
         async move {
-            let all = self.get_byte_ranges(vec![range]).await?;
-            let bytes = all.into_iter().next();
+            let chunks = self.get_byte_ranges(vec![range]).await?;
+            let bytes = chunks.into_iter().next();
             bytes.ok_or_else(|| {
                 ParquetError::General("the store returned no data for a chunk".to_owned())
             })
@@ -296,11 +305,11 @@ impl AsyncFileReader for ParquetObject {
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
             let file = self.open(None).await?;
-            let all = self.read(&file, &ranges).await?;
-            for (range, bytes) in ranges.iter().zip(&all) {
+            let chunks = self.read_ranges(&file, &ranges).await?;
+            for (range, bytes) in ranges.iter().zip(&chunks) {
                 file.verify_checksum(range, bytes)?;
             }
-            Ok(all)
+            Ok(chunks)
         }
         .boxed()
     }
@@ -317,7 +326,7 @@ impl AsyncFileReader for ParquetObject {
     }
 }
 
-/// The same file before its checksums are cache.
+/// A file whose metadata is not loaded yet, so its bytes are read without checksums.
 struct UncheckedFile<'a> {
     store: &'a dyn ObjectStore,
     path: &'a Path,

@@ -70,14 +70,16 @@ impl ParquetInput {
     /// A column does not exist or has a type that is not supported.
     pub fn read(self, names: &[&str]) -> Result<RowReader> {
         let declared = Arc::clone(self.metadata.schema());
-        let stored = Arc::new(as_stored(self.metadata.metadata())?);
+        let stored = Arc::new(to_stored_metadata(self.metadata.metadata())?);
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = ArrowReaderMetadata::try_new(stored, options)?;
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.file, metadata);
-        let indices = names.iter().map(|name| column_index(&declared, name));
+        let indices = names.iter().map(|name| find_column_index(&declared, name));
         let indices = indices.collect::<Result<Vec<_>>>()?;
-        let wanted = ProjectionMask::roots(builder.parquet_schema(), indices);
-        let builder = builder.with_projection(wanted).with_batch_size(BATCH_ROWS);
+        let projection = ProjectionMask::roots(builder.parquet_schema(), indices);
+        let builder = builder
+            .with_projection(projection)
+            .with_batch_size(BATCH_ROWS);
         Ok(RowReader {
             batches: builder.build()?,
             names: names.iter().map(|name| (*name).to_owned()).collect(),
@@ -86,17 +88,17 @@ impl ParquetInput {
     }
 }
 
-fn column_index(schema: &Schema, name: &str) -> Result<usize> {
-    let found = schema.column_with_name(name).map(|(index, _)| index);
-    found.ok_or_else(|| ParquetError::General(format!("there is no column {name}")))
+fn find_column_index(schema: &Schema, name: &str) -> Result<usize> {
+    let index = schema.column_with_name(name).map(|(index, _)| index);
+    index.ok_or_else(|| ParquetError::General(format!("there is no column {name}")))
 }
 
-/// The metadata without text annotations, and with fixed-length bytes where INT96 is declared: both
-/// have the same encodings.
-fn as_stored(metadata: &ParquetMetaData) -> Result<ParquetMetaData> {
+/// Converts metadata: removes text annotations, and declares fixed-length bytes instead of INT96:
+/// both have the same encodings.
+fn to_stored_metadata(metadata: &ParquetMetaData) -> Result<ParquetMetaData> {
     let file = metadata.file_metadata();
     let root = file.schema();
-    let fields = root.get_fields().iter().map(stored_type);
+    let fields = root.get_fields().iter().map(to_stored_type);
     let root = Type::group_type_builder(root.name())
         .with_fields(fields.collect::<Result<_>>()?)
         .build()?;
@@ -113,7 +115,7 @@ fn as_stored(metadata: &ParquetMetaData) -> Result<ParquetMetaData> {
     Ok(ParquetMetaData::new(file, metadata.row_groups().to_vec()))
 }
 
-fn stored_type(declared: &TypePtr) -> Result<TypePtr> {
+fn to_stored_type(declared: &TypePtr) -> Result<TypePtr> {
     if !declared.is_primitive() {
         return Ok(Arc::clone(declared));
     }
@@ -151,13 +153,13 @@ pub struct RowReader {
 }
 
 impl Iterator for RowReader {
-    type Item = Result<Rows>;
+    type Item = Result<ParquetRows>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.batches.next()?;
         Some(batch.map_err(ParquetError::from).and_then(|batch| {
             let columns = self.names.iter().map(|name| self.column(&batch, name));
-            Ok(Rows {
+            Ok(ParquetRows {
                 count: batch.num_rows(),
                 columns: columns.collect::<Result<_>>()?,
             })
@@ -166,25 +168,27 @@ impl Iterator for RowReader {
 }
 
 impl RowReader {
-    fn column(&self, batch: &RecordBatch, name: &str) -> Result<Column> {
-        let array = batch.column(column_index(&batch.schema(), name)?);
-        let declared = self.declared.field(column_index(&self.declared, name)?);
+    fn column(&self, batch: &RecordBatch, name: &str) -> Result<ParquetColumn> {
+        let array = batch.column(find_column_index(&batch.schema(), name)?);
+        let declared = self
+            .declared
+            .field(find_column_index(&self.declared, name)?);
         let declared = match declared.data_type() {
             DataType::Dictionary(_, values) => values.as_ref(),
             other => other,
         };
-        Column::new(array, declared)
+        ParquetColumn::new(array, declared)
     }
 }
 
-/// Some rows.
+/// A batch of rows.
 #[derive(Debug)]
-pub struct Rows {
+pub struct ParquetRows {
     count: usize,
-    columns: Vec<Column>,
+    columns: Vec<ParquetColumn>,
 }
 
-impl Rows {
+impl ParquetRows {
     /// The number of rows.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -193,16 +197,16 @@ impl Rows {
 
     /// The value of a column, in the order in which columns were requested.
     #[must_use]
-    pub fn value(&self, column: usize, row: usize) -> Value<'_> {
+    pub fn value(&self, column: usize, row: usize) -> ParquetValue<'_> {
         self.columns
             .get(column)
-            .map_or(Value::Null, |column| column.value(row))
+            .map_or(ParquetValue::Null, |column| column.value(row))
     }
 }
 
 /// A value of a column.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value<'a> {
+pub enum ParquetValue<'a> {
     /// The value is null.
     Null,
     /// A boolean.
@@ -227,12 +231,12 @@ pub enum Value<'a> {
 
 /// Rounds an instant down to whole microseconds.
 #[must_use]
-pub fn micros(nanos: i128) -> i128 {
+pub fn floor_to_micros(nanos: i128) -> i128 {
     nanos.div_euclid(NANOS_PER_MICRO)
 }
 
 #[derive(Debug)]
-enum Column {
+enum ParquetColumn {
     Null,
     Bool(BooleanArray),
     Int(Int64Array),
@@ -246,10 +250,10 @@ enum Column {
     Other(ArrayRef),
 }
 
-impl Column {
+impl ParquetColumn {
     fn new(array: &ArrayRef, declared: &DataType) -> Result<Self> {
-        let as_type = |to: &DataType| cast(array, to).map_err(ParquetError::from);
-        let ints = || as_type(&DataType::Int64).map(|ints| ints.as_primitive().clone());
+        let cast_to = |to: &DataType| cast(array, to).map_err(ParquetError::from);
+        let ints = || cast_to(&DataType::Int64).map(|ints| ints.as_primitive().clone());
         Ok(match (declared, array.data_type()) {
             (DataType::Null, _) | (_, DataType::Null) => Self::Null,
             (DataType::Timestamp(..), DataType::FixedSizeBinary(INT96_BYTES)) => {
@@ -258,33 +262,33 @@ impl Column {
             // The unit of an integer is in the schema of Arrow alone: Parquet has no seconds.
             (_, DataType::Timestamp(unit, _))
             | (DataType::Timestamp(unit, _), DataType::Int32 | DataType::Int64) => {
-                Self::Time(ints()?, nanos(*unit))
+                Self::Time(ints()?, nanos_per_unit(*unit))
             }
             (_, DataType::Date32) => {
-                let days = as_type(&DataType::Int32)?;
+                let days = cast_to(&DataType::Int32)?;
                 let days = cast(&days, &DataType::Int64)?.as_primitive().clone();
                 Self::Time(days, NANOS_PER_DAY)
             }
             (_, DataType::Date64) | (DataType::Date64, DataType::Int64) => {
-                Self::Time(ints()?, nanos(TimeUnit::Millisecond))
+                Self::Time(ints()?, nanos_per_unit(TimeUnit::Millisecond))
             }
             (_, DataType::Boolean) => Self::Bool(array.as_boolean().clone()),
             (_, DataType::Binary) => Self::Bytes(array.as_binary().clone()),
             (_, other) if other.is_unsigned_integer() => {
-                Self::Unsigned(as_type(&DataType::UInt64)?.as_primitive().clone())
+                Self::Unsigned(cast_to(&DataType::UInt64)?.as_primitive().clone())
             }
             (_, other) if other.is_integer() => Self::Int(ints()?),
             (_, other) if other.is_floating() => {
-                Self::Number(as_type(&DataType::Float64)?.as_primitive().clone())
+                Self::Number(cast_to(&DataType::Float64)?.as_primitive().clone())
             }
             (_, other) if other.is_decimal() => Self::Decimal(Arc::clone(array)),
             _ => Self::Other(Arc::clone(array)),
         })
     }
 
-    fn value(&self, row: usize) -> Value<'_> {
+    fn value(&self, row: usize) -> ParquetValue<'_> {
         let array: &dyn Array = match self {
-            Self::Null => return Value::Null,
+            Self::Null => return ParquetValue::Null,
             Self::Bool(array) => array,
             Self::Int(array) | Self::Time(array, _) => array,
             Self::Unsigned(array) => array,
@@ -294,28 +298,30 @@ impl Column {
             Self::Int96(array) => array,
         };
         if array.is_null(row) {
-            return Value::Null;
+            return ParquetValue::Null;
         }
         let digits = |array: &ArrayRef| array_value_to_string(array, row).unwrap_or_default();
         match self {
-            Self::Null => Value::Null,
-            Self::Bool(array) => Value::Bool(array.value(row)),
-            Self::Int(array) => Value::Int(array.value(row)),
-            Self::Unsigned(array) => Value::Unsigned(array.value(row)),
-            Self::Number(array) => Value::Number(array.value(row)),
-            Self::Decimal(array) => Value::Decimal(digits(array)),
+            Self::Null => ParquetValue::Null,
+            Self::Bool(array) => ParquetValue::Bool(array.value(row)),
+            Self::Int(array) => ParquetValue::Int(array.value(row)),
+            Self::Unsigned(array) => ParquetValue::Unsigned(array.value(row)),
+            Self::Number(array) => ParquetValue::Number(array.value(row)),
+            Self::Decimal(array) => ParquetValue::Decimal(digits(array)),
             Self::Bytes(array) => match std::str::from_utf8(array.value(row)) {
-                Ok(text) => Value::Text(text),
-                Err(_) => Value::Bytes(array.value(row)),
+                Ok(text) => ParquetValue::Text(text),
+                Err(_) => ParquetValue::Bytes(array.value(row)),
             },
-            Self::Time(array, unit) => Value::Instant(i128::from(array.value(row)) * unit),
-            Self::Int96(array) => int96(array.value(row)).map_or(Value::Null, Value::Instant),
-            Self::Other(array) => Value::Other(digits(array)),
+            Self::Time(array, unit) => ParquetValue::Instant(i128::from(array.value(row)) * unit),
+            Self::Int96(array) => {
+                decode_int96(array.value(row)).map_or(ParquetValue::Null, ParquetValue::Instant)
+            }
+            Self::Other(array) => ParquetValue::Other(digits(array)),
         }
     }
 }
 
-const fn nanos(unit: TimeUnit) -> i128 {
+const fn nanos_per_unit(unit: TimeUnit) -> i128 {
     match unit {
         TimeUnit::Second => 1_000_000_000,
         TimeUnit::Millisecond => 1_000_000,
@@ -325,7 +331,7 @@ const fn nanos(unit: TimeUnit) -> i128 {
 }
 
 /// Nanoseconds in the day, then a Julian day number, both little-endian.
-fn int96(bytes: &[u8]) -> Option<i128> {
+fn decode_int96(bytes: &[u8]) -> Option<i128> {
     let (in_day, day) = bytes.split_at_checked(8)?;
     let in_day = i64::from_le_bytes(in_day.try_into().ok()?);
     let day = i32::from_le_bytes(day.try_into().ok()?);

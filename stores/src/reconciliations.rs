@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 
 use crate::expiry::ExpiryCount;
 use crate::records::{
-    Direction, Record, Records, RecordsRead, Scan, contended, number_name, update,
+    Direction, Record, Records, RecordsRead, Scan, contention_error, format_number_name, update,
 };
 use crate::{Error, Result};
 
 /// Numbers of a scope.
-const SCOPE_NUMBERS: u64 = 1_000;
+const NUMBERS_PER_SCOPE: u64 = 1_000;
 /// Records per read. A record has a few kilobytes.
-const PAGE: usize = 100;
+const PAGE_RECORDS: usize = 100;
 /// Numbers before the newest that are searched for a repeated [`add`].
 const REPEAT_WINDOW: u64 = 100;
 /// Attempts of [`add`] while other writers claim the next number.
 const ADD_ATTEMPTS: usize = 200;
 /// The scope of the numbers records, one of each source.
-const NUMBERS: &str = "numbers";
+const NUMBERS_SCOPE: &str = "numbers";
 
 /// The record of a comparison.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -50,34 +50,37 @@ struct Numbers {
     /// The newest number.
     newest: u64,
     /// True if the numbers record lags behind `newest`.
-    lags: bool,
+    is_lagging: bool,
 }
 
-/// The scope of a number of a source.
-pub(crate) fn scope(source: &str, number: u64) -> String {
+/// Formats the scope of a number of a source.
+pub(crate) fn format_scope(source: &str, number: u64) -> String {
     format!(
         "reconciliations {source} {}",
-        number_name(number / SCOPE_NUMBERS)
+        format_number_name(number / NUMBERS_PER_SCOPE)
     )
 }
 
 async fn read_numbers(records: &dyn RecordsRead, source: Source) -> Result<Numbers> {
-    let stored = records.get(NUMBERS, source.name()).await?;
-    let number = |field: &str| {
+    let stored = records.get(NUMBERS_SCOPE, source.name()).await?;
+    let read_number = |field: &str| {
         let value = stored.as_ref().and_then(|record| record.value.get(field));
         value.and_then(Value::as_u64)
     };
-    let newest = number("newest").unwrap_or(0);
+    let newest = read_number("newest").unwrap_or(0);
     let next = newest + 1;
-    let lags = records
-        .get(&scope(source.name(), next), &number_name(next))
+    let is_lagging = records
+        .get(
+            &format_scope(source.name(), next),
+            &format_number_name(next),
+        )
         .await?
         .is_some();
     Ok(Numbers {
         version: stored.as_ref().map(|record| record.version),
-        oldest: number("oldest").unwrap_or(1),
-        newest: newest + u64::from(lags),
-        lags,
+        oldest: read_number("oldest").unwrap_or(1),
+        newest: newest + u64::from(is_lagging),
+        is_lagging,
     })
 }
 
@@ -85,13 +88,13 @@ async fn read_numbers(records: &dyn RecordsRead, source: Source) -> Result<Numbe
 async fn set_numbers(
     records: &dyn Records,
     source: Source,
-    seen: Numbers,
+    expected: Numbers,
     oldest: u64,
     newest: u64,
 ) -> Result<()> {
     let value = json!({"oldest": oldest, "newest": newest});
     records
-        .compare_and_set(NUMBERS, source.name(), seen.version, Some(&value))
+        .compare_and_set(NUMBERS_SCOPE, source.name(), expected.version, Some(&value))
         .await?;
     Ok(())
 }
@@ -101,14 +104,14 @@ async fn set_numbers(
 async fn settle_numbers(records: &dyn Records, source: Source) -> Result<Numbers> {
     loop {
         let numbers = read_numbers(records, source).await?;
-        if !numbers.lags {
+        if !numbers.is_lagging {
             return Ok(numbers);
         }
         set_numbers(records, source, numbers, numbers.oldest, numbers.newest).await?;
     }
 }
 
-/// Returns the records from `first` to `last` that are in the scope of `last`, in the given
+/// Returns the records from `first` to `last` that are in the scope of `last`, in this
 /// direction, with their versions.
 async fn scan(
     records: &dyn RecordsRead,
@@ -118,25 +121,34 @@ async fn scan(
     direction: Direction,
     limit: usize,
 ) -> Result<Vec<(Reconciliation, u64)>> {
-    let scope = scope(source.name(), last);
-    let first = first.max(last / SCOPE_NUMBERS * SCOPE_NUMBERS);
-    let (after, before) = (first.checked_sub(1).map(number_name), number_name(last + 1));
+    let scope = format_scope(source.name(), last);
+    let first = first.max(last / NUMBERS_PER_SCOPE * NUMBERS_PER_SCOPE);
+    let (after, before) = (
+        first.checked_sub(1).map(format_number_name),
+        format_number_name(last + 1),
+    );
     let scan = Scan {
         after: after.as_deref(),
         before: Some(&before),
         direction,
         limit,
     };
-    let found = records.scan(&scope, scan).await?.into_iter();
-    let read = |record: Record| {
-        let (number, version) = (record.number(&scope)?, record.version);
-        let one = record.parse(&scope)?;
-        Ok((Reconciliation { number, ..one }, version))
+    let page = records.scan(&scope, scan).await?.into_iter();
+    let parse = |record: Record| {
+        let (number, version) = (record.parse_number_name(&scope)?, record.version);
+        let reconciliation = record.parse(&scope)?;
+        Ok((
+            Reconciliation {
+                number,
+                ..reconciliation
+            },
+            version,
+        ))
     };
-    found.map(read).collect()
+    page.map(parse).collect()
 }
 
-/// Records of a source before a number, newest first, at most `limit`.
+/// Reads records of a source before a number, newest first, at most `limit`.
 ///
 /// # Errors
 /// Those of the store.
@@ -147,10 +159,10 @@ pub async fn list(
     limit: usize,
 ) -> Result<Vec<Reconciliation>> {
     let numbers = read_numbers(records, source).await?;
-    newest_first(records, source, numbers, before, limit).await
+    read_newest_first(records, source, numbers, before, limit).await
 }
 
-async fn newest_first(
+async fn read_newest_first(
     records: &dyn RecordsRead,
     source: Source,
     numbers: Numbers,
@@ -159,18 +171,27 @@ async fn newest_first(
 ) -> Result<Vec<Reconciliation>> {
     let end = before.unwrap_or(u64::MAX).min(numbers.newest + 1);
     let mut last = end.saturating_sub(1);
-    let mut found = Vec::new();
-    while last >= numbers.oldest && found.len() < limit {
-        let left = limit - found.len();
+    let mut reconciliations = Vec::new();
+    while last >= numbers.oldest && reconciliations.len() < limit {
+        let remaining = limit - reconciliations.len();
         let oldest = numbers.oldest;
-        let page = scan(records, source, oldest, last, Direction::Descending, left).await?;
-        found.extend(page.into_iter().map(|(one, _)| one));
-        let Some(below) = (last / SCOPE_NUMBERS * SCOPE_NUMBERS).checked_sub(1) else {
+        let page = scan(
+            records,
+            source,
+            oldest,
+            last,
+            Direction::Descending,
+            remaining,
+        )
+        .await?;
+        reconciliations.extend(page.into_iter().map(|(reconciliation, _)| reconciliation));
+        let Some(previous_last) = (last / NUMBERS_PER_SCOPE * NUMBERS_PER_SCOPE).checked_sub(1)
+        else {
             break;
         };
-        last = below;
+        last = previous_last;
     }
-    Ok(found)
+    Ok(reconciliations)
 }
 
 /// Adds a record under the next number of its source, durably. A retry with the same id, after a
@@ -194,21 +215,21 @@ pub async fn add(
                 .max((numbers.newest + 1).saturating_sub(REPEAT_WINDOW)),
             ..numbers
         };
-        let recent = newest_first(records, source, window, None, PAGE).await?;
-        if let Some(same) = recent.iter().find(|recent| recent.id == id) {
-            return Ok(same.number);
+        let recent = read_newest_first(records, source, window, None, PAGE_RECORDS).await?;
+        if let Some(repeated) = recent.iter().find(|recent| recent.id == id) {
+            return Ok(repeated.number);
         }
         let next = numbers.newest + 1;
-        let scope = scope(source.name(), next);
+        let scope = format_scope(source.name(), next);
         if records
-            .compare_and_set(&scope, &number_name(next), None, Some(&value))
+            .compare_and_set(&scope, &format_number_name(next), None, Some(&value))
             .await?
         {
             set_numbers(records, source, numbers, numbers.oldest, next).await?;
             return Ok(next);
         }
     }
-    Err(contended(NUMBERS, source.name()))
+    Err(contention_error(NUMBERS_SCOPE, source.name()))
 }
 
 /// Replaces the content of a record.
@@ -221,11 +242,11 @@ pub async fn replace(
     number: u64,
     record: &Value,
 ) -> Result<()> {
-    let scope = scope(source.name(), number);
-    update(records, &scope, &number_name(number), |current| {
+    let scope = format_scope(source.name(), number);
+    update(records, &scope, &format_number_name(number), |current| {
         let Some(current) = current else {
-            let why = format!("comparison {number} of {source} does not exist");
-            return Err(Error::Refused(why));
+            let reason = format!("comparison {number} of {source} does not exist");
+            return Err(Error::Refused(reason));
         };
         let mut value = current.value.clone();
         if let Some(content) = value.get_mut("record") {
@@ -251,7 +272,7 @@ pub async fn count_expired(
     Ok(ExpiryCount {
         total: (numbers.newest + 1).saturating_sub(numbers.oldest),
         oldest_ms: old.oldest_ms,
-        expired: old.found.len() as u64,
+        expired: old.versions.len() as u64,
         retained: 0,
     })
 }
@@ -270,8 +291,11 @@ pub async fn purge_expired(
     let numbers = settle_numbers(records, source).await?;
     let old = find_old(records, source, numbers, before_ms, limit).await?;
     let (mut next, mut deleted) = (old.next, 0);
-    for (number, version) in old.found {
-        let (scope, name) = (scope(source.name(), number), number_name(number));
+    for (number, version) in old.versions {
+        let (scope, name) = (
+            format_scope(source.name(), number),
+            format_number_name(number),
+        );
         if !records
             .compare_and_set(&scope, &name, Some(version), None)
             .await?
@@ -293,14 +317,14 @@ pub async fn purge_expired(
 /// Records that are older than a time.
 struct OldRecords {
     /// Their numbers and versions.
-    found: Vec<(u64, u64)>,
+    versions: Vec<(u64, u64)>,
     /// The first number after them.
     next: u64,
     /// The time of the oldest record of all.
     oldest_ms: Option<i64>,
 }
 
-/// The oldest records of a source that are older than a time, at most `limit`.
+/// Finds the oldest records of a source that are older than a time, at most `limit`.
 async fn find_old(
     records: &dyn RecordsRead,
     source: Source,
@@ -309,22 +333,30 @@ async fn find_old(
     limit: usize,
 ) -> Result<OldRecords> {
     let mut old = OldRecords {
-        found: Vec::new(),
+        versions: Vec::new(),
         next: numbers.oldest,
         oldest_ms: None,
     };
     while old.next <= numbers.newest {
-        let scope_end = (old.next / SCOPE_NUMBERS + 1) * SCOPE_NUMBERS;
+        let scope_end = (old.next / NUMBERS_PER_SCOPE + 1) * NUMBERS_PER_SCOPE;
         let last = numbers.newest.min(scope_end - 1);
-        let page = scan(records, source, old.next, last, Direction::Ascending, PAGE).await?;
-        let is_last = page.len() < PAGE;
-        for (one, version) in page {
-            old.oldest_ms.get_or_insert(one.at_ms);
-            old.next = one.number;
-            if one.at_ms >= before_ms || old.found.len() == limit {
+        let page = scan(
+            records,
+            source,
+            old.next,
+            last,
+            Direction::Ascending,
+            PAGE_RECORDS,
+        )
+        .await?;
+        let is_last = page.len() < PAGE_RECORDS;
+        for (reconciliation, version) in page {
+            old.oldest_ms.get_or_insert(reconciliation.at_ms);
+            old.next = reconciliation.number;
+            if reconciliation.at_ms >= before_ms || old.versions.len() == limit {
                 return Ok(old);
             }
-            old.found.push((one.number, version));
+            old.versions.push((reconciliation.number, version));
             old.next += 1;
         }
         if is_last {

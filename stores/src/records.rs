@@ -82,23 +82,23 @@ pub trait RecordsRead: std::fmt::Debug + Send + Sync {
 /// Reads and changes records.
 #[async_trait]
 pub trait Records: RecordsRead {
-    /// Inserts, updates or deletes a record if its version is `seen_version` (`None`: if it does
-    /// not exist), durably. Returns false if the version is another one.
+    /// Inserts, updates or deletes a record if its version is `expected_version` (`None`: if it
+    /// does not exist), durably. Returns false if the version is another one.
     ///
-    /// A call whose answer was lost is recognized by its result: the next version with the same
-    /// value. So two writers of equal values may both get true; a writer that must know puts
-    /// something unique into its value.
+    /// A call whose response was lost is recognized by its result: the next version with the same
+    /// value. So two writers of equal values may both get true; a writer that needs certainty
+    /// adds a unique part to its value.
     async fn compare_and_set(
         &self,
         scope: &str,
         name: &str,
-        seen_version: Option<u64>,
+        expected_version: Option<u64>,
         value: Option<&Value>,
     ) -> Result<bool>;
 }
 
-/// Changes a record, again if another writer was faster. `change` gets the current record and
-/// returns the new value (`None` deletes). An equal value writes nothing.
+/// Changes a record. Repeats the change if another writer was faster. `change` gets the current
+/// record and returns the new value (`None` deletes). An equal value writes nothing.
 ///
 /// # Errors
 /// Those of `change` and of the store; [`Error::Unavailable`] if other writers change the record
@@ -115,91 +115,95 @@ pub async fn update(
         if current.as_ref().map(|record| &record.value) == value.as_ref() {
             return Ok(());
         }
-        let seen_version = current.map(|record| record.version);
+        let expected_version = current.map(|record| record.version);
         if records
-            .compare_and_set(scope, name, seen_version, value.as_ref())
+            .compare_and_set(scope, name, expected_version, value.as_ref())
             .await?
         {
             return Ok(());
         }
     }
-    Err(contended(scope, name))
+    Err(contention_error(scope, name))
 }
 
 /// The error of a record that other writers change without end.
-pub(crate) fn contended(scope: &str, name: &str) -> Error {
+pub(crate) fn contention_error(scope: &str, name: &str) -> Error {
     Error::Unavailable {
-        what: format!("changing the record {name} of {scope}"),
-        why: "other processes change it at the same time".to_owned(),
+        operation: format!("changing the record {name} of {scope}"),
+        reason: "other processes change it at the same time".to_owned(),
     }
 }
 
-/// Calls `each` with every record of a scope, in the order of names. Reads `page` records at once.
+/// Calls `each` with every record of a scope, in the order of names. Reads
+/// `batch_records` records at once.
 pub(crate) async fn for_each(
     records: &dyn RecordsRead,
     scope: &str,
-    page: usize,
+    batch_records: usize,
     each: impl FnMut(Record) -> Result<()> + Send,
 ) -> Result<()> {
     let (mut each, mut after) = (each, None::<String>);
     loop {
         let scan = Scan {
             after: after.as_deref(),
-            limit: page,
+            limit: batch_records,
             ..Scan::default()
         };
-        let found = records.scan(scope, scan).await?;
-        let is_last = found.len() < page;
-        after = found.last().map(|record| record.name.clone());
-        found.into_iter().try_for_each(&mut each)?;
+        let batch = records.scan(scope, scan).await?;
+        let is_last = batch.len() < batch_records;
+        after = batch.last().map(|record| record.name.clone());
+        batch.into_iter().try_for_each(&mut each)?;
         if is_last {
             return Ok(());
         }
     }
 }
 
-/// All values of a scope, in the order of their names. Reads `page` records at once.
-pub(crate) async fn all<T: DeserializeOwned + Send>(
+/// Reads all values of a scope, in the order of their names. Reads
+/// `batch_records` records at once.
+pub(crate) async fn read_all<T: DeserializeOwned + Send>(
     records: &dyn RecordsRead,
     scope: &str,
-    page: usize,
+    batch_records: usize,
 ) -> Result<Vec<T>> {
-    let mut all = Vec::new();
-    let take = |record: Record| {
-        all.push(record.parse(scope)?);
+    let mut values = Vec::new();
+    let add_value = |record: Record| {
+        values.push(record.parse(scope)?);
         Ok(())
     };
-    for_each(records, scope, page, take).await?;
-    Ok(all)
+    for_each(records, scope, batch_records, add_value).await?;
+    Ok(values)
 }
 
-/// A number as a record name: names sort like the numbers.
-pub(crate) fn number_name(number: u64) -> String {
+/// Formats a number as a record name: names sort like the numbers.
+pub(crate) fn format_number_name(number: u64) -> String {
     format!("{number:010}")
 }
 
-/// The number in a name that [`number_name`] wrote.
+/// Parses a name that [`format_number_name`] wrote.
 pub(crate) fn parse_number(scope: &str, name: &str) -> Result<u64> {
-    name.parse().map_err(|error| unreadable(scope, name, error))
+    name.parse()
+        .map_err(|error| unreadable_error(scope, name, error))
 }
 
 impl Record {
-    /// The number in the name, which [`number_name`] wrote.
-    pub(crate) fn number(&self, scope: &str) -> Result<u64> {
+    /// Parses the name, which [`format_number_name`] wrote.
+    pub(crate) fn parse_number_name(&self, scope: &str) -> Result<u64> {
         parse_number(scope, &self.name)
     }
 
-    /// The value as a type.
+    /// Converts the value to a type.
     pub(crate) fn parse<T: DeserializeOwned>(self, scope: &str) -> Result<T> {
-        serde_json::from_value(self.value).map_err(|error| unreadable(scope, &self.name, error))
+        serde_json::from_value(self.value)
+            .map_err(|error| unreadable_error(scope, &self.name, error))
     }
 }
 
-fn unreadable(scope: &str, name: &str, why: impl ToString) -> Error {
-    Error::broken(format!("reading the record {name} of {scope}"), why)
+fn unreadable_error(scope: &str, name: &str, reason: impl ToString) -> Error {
+    Error::broken(format!("reading the record {name} of {scope}"), reason)
 }
 
-/// A value of a scope as JSON.
+/// Converts a value of a scope to JSON.
 pub(crate) fn to_value(scope: &str, value: &impl Serialize) -> Result<Value> {
     let value = serde_json::to_value(value);
     value.map_err(|error| Error::broken(format!("writing a record of {scope}"), error))

@@ -18,25 +18,35 @@ pub use crate::options::RegistryOptions;
 
 /// A source of the schemas of Avro records.
 #[async_trait]
-pub trait Schemas: Debug + Send + Sync {
+pub trait SchemaSource: Debug + Send + Sync {
     /// The text of each schema, or the reason why it is not available.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if the registry does not answer, [`crate::Error::Broken`] if
+    /// [`crate::Error::Unavailable`] if the registry does not respond, [`crate::Error::Broken`] if
     /// it can't be used.
-    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas>;
+    async fn fetch_writer_schemas(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas>;
 }
 
 /// Reads the schemas that `records` were written with. Sends no request if no record is Avro.
 ///
 /// # Errors
-/// As [`Schemas::writers`].
-pub async fn read_writers(schemas: &dyn Schemas, records: &BinaryArray) -> Result<WriterSchemas> {
-    let ids = schema_ids(records.iter().flatten());
-    if ids.is_empty() {
-        return Ok(WriterSchemas::default());
+/// As [`SchemaSource::fetch_writer_schemas`].
+pub async fn read_writer_schemas(
+    schemas: &dyn SchemaSource,
+    records: &BinaryArray,
+) -> Result<WriterSchemas> {
+    fetch_schemas(schemas, &schema_ids(records.iter().flatten())).await
+}
+
+/// Fetches schemas. Sends no request without ids.
+pub(crate) async fn fetch_schemas(
+    schemas: &dyn SchemaSource,
+    ids: &BTreeSet<u32>,
+) -> Result<WriterSchemas> {
+    match ids.is_empty() {
+        true => Ok(WriterSchemas::default()),
+        false => schemas.fetch_writer_schemas(ids).await,
     }
-    schemas.writers(&ids).await
 }
 
 /// The schema source of an installation without a registry.
@@ -44,13 +54,13 @@ pub async fn read_writers(schemas: &dyn Schemas, records: &BinaryArray) -> Resul
 pub struct NoRegistry;
 
 #[async_trait]
-impl Schemas for NoRegistry {
-    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas> {
+impl SchemaSource for NoRegistry {
+    async fn fetch_writer_schemas(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas> {
         let mut writers = WriterSchemas::default();
         for id in ids {
-            let why =
+            let reason =
                 format!("cannot read a record with the Avro schema {id}: registry.url is not set");
-            writers.insert(*id, Err(why));
+            writers.insert(*id, Err(reason));
         }
         Ok(writers)
     }

@@ -25,7 +25,7 @@ pub struct OutboxRelay {
     entities: Arc<dyn EntityWrite>,
     log: Arc<dyn LogWrite>,
     clock: Arc<dyn Clock>,
-    partitions: PartitionCounts,
+    partition_counts: PartitionCounts,
 }
 
 impl OutboxRelay {
@@ -39,7 +39,7 @@ impl OutboxRelay {
     ) -> Self {
         Self {
             entities,
-            partitions: PartitionCounts::new(Arc::clone(&log), partitions),
+            partition_counts: PartitionCounts::new(Arc::clone(&log), partitions),
             log,
             clock,
         }
@@ -75,8 +75,11 @@ impl OutboxRelay {
     /// # Errors
     /// Those of the log.
     pub async fn append_notifications(&self, source: Source, groups: &[Group]) -> Result<()> {
-        let records =
-            notification_records(source, groups, self.partitions.count(source.topic()).await?);
+        let records = build_notification_records(
+            source,
+            groups,
+            self.partition_counts.count(source.topic()).await?,
+        );
         let now_ms = self.clock.now_ms();
         self.log.append(source.topic(), &records, now_ms).await?;
         Ok(())
@@ -109,9 +112,13 @@ impl OutboxRelay {
     }
 }
 
-/// The notifications of groups as records of a topic with `partitions` partitions.
+/// Builds the notifications of groups as records of a topic with `partitions` partitions.
 #[must_use]
-pub fn notification_records(source: Source, groups: &[Group], partitions: u32) -> Vec<NewRecords> {
+pub fn build_notification_records(
+    source: Source,
+    groups: &[Group],
+    partitions: u32,
+) -> Vec<NewRecords> {
     let records = groups
         .iter()
         .map(|group| (group.log_key(), group.notification(source)));

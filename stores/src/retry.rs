@@ -57,11 +57,11 @@ impl RetryPolicy {
         format!("{operation} ({})", self.server)
     }
 
-    /// The error of a server that did not answer.
-    pub(crate) fn unavailable(&self, operation: &str, why: impl ToString) -> Error {
+    /// The error of a server that did not respond.
+    pub(crate) fn unavailable(&self, operation: &str, reason: impl ToString) -> Error {
         Error::Unavailable {
-            what: self.describe(operation),
-            why: why.to_string(),
+            operation: self.describe(operation),
+            reason: reason.to_string(),
         }
     }
 
@@ -131,8 +131,8 @@ impl RetryPolicy {
             deadline += waiting_since.elapsed();
             let outcome = match try_timeout {
                 Some(try_timeout) => {
-                    let until = deadline.min(Instant::now() + try_timeout);
-                    self.run_until(operation, until, call(permit)).await
+                    let try_deadline = deadline.min(Instant::now() + try_timeout);
+                    self.run_until(operation, try_deadline, call(permit)).await
                 }
                 None => call(permit).await,
             };
@@ -158,10 +158,10 @@ impl RetryPolicy {
     ) -> Result<T> {
         let started = Instant::now();
         match timeout_at(deadline, call).await {
-            Ok(done) => done,
+            Ok(outcome) => outcome,
             Err(_) => {
                 let waited = started.elapsed().as_secs_f64();
-                Err(self.unavailable(operation, format!("no answer within {waited:.1} s")))
+                Err(self.unavailable(operation, format!("no response within {waited:.1} s")))
             }
         }
     }
@@ -171,16 +171,16 @@ fn no_permit() -> std::future::Ready<Result<()>> {
     std::future::ready(Ok(()))
 }
 
-/// The message of an error and its causes, on one line. Many clients only say at the top that a
+/// Formats an error and its causes on one line. Many clients only say at the top that a
 /// request failed.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn format_error_chain(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
-        if !message.contains(&more) {
+        let cause_message = error.to_string();
+        if !message.contains(&cause_message) {
             message.push_str(": ");
-            message.push_str(&more);
+            message.push_str(&cause_message);
         }
         cause = error.source();
     }

@@ -21,10 +21,10 @@ impl RunDetails {
     pub fn unpublished_reason(&self, newest: Epoch) -> Option<UnpublishedReason> {
         let (reason, to_do) = match self.run.state {
             RunState::Complete => return None,
-            RunState::Abandoned => self.abandoned(),
-            RunState::Proposed => self.unfinished("its cuts are not sealed yet"),
+            RunState::Abandoned => self.explain_abandoned(),
+            RunState::Proposed => self.explain_unfinished("its cuts are not sealed yet"),
             RunState::Sealed => {
-                self.unfinished("its cuts are sealed, and it is not completely published")
+                self.explain_unfinished("its cuts are sealed, and it is not completely published")
             }
         };
         let is_over = self.run.epoch < newest;
@@ -34,11 +34,11 @@ impl RunDetails {
         })
     }
 
-    fn abandoned(&self) -> (String, String) {
+    fn explain_abandoned(&self) -> (String, String) {
         // Older reports list the findings of the check among the warnings.
-        let found = [self.texts("faults"), self.texts("warnings")];
-        let found = found.into_iter().find(|texts| !texts.is_empty());
-        let reason = found.map_or_else(
+        let findings = [self.list_texts("faults"), self.list_texts("warnings")];
+        let findings = findings.into_iter().find(|texts| !texts.is_empty());
+        let reason = findings.map_or_else(
             || "its result failed the check".to_owned(),
             |texts| format!("its result failed the check: {}", texts.join("; ")),
         );
@@ -46,7 +46,7 @@ impl RunDetails {
         (reason, to_do.to_owned())
     }
 
-    fn unfinished(&self, progress: &str) -> (String, String) {
+    fn explain_unfinished(&self, progress: &str) -> (String, String) {
         let error = self.report.get("error").and_then(Value::as_str);
         match error {
             Some(error) => (
@@ -60,7 +60,7 @@ impl RunDetails {
         }
     }
 
-    fn texts(&self, name: &str) -> Vec<String> {
+    fn list_texts(&self, name: &str) -> Vec<String> {
         let texts = self.report.get(name).and_then(Value::as_array);
         let texts = texts.into_iter().flatten().filter_map(Value::as_str);
         texts.map(str::to_owned).collect()
@@ -100,11 +100,11 @@ mod tests {
     #[test]
     fn findings_of_the_check_are_the_reason() {
         let report = json!({"faults": ["a", "b"], "warnings": ["other", "a", "b"]});
-        let explained = reason(RunState::Abandoned, report);
-        assert_eq!(explained, "its result failed the check: a; b");
-        let before = json!({"warnings": ["a"]});
+        let explanation = reason(RunState::Abandoned, report);
+        assert_eq!(explanation, "its result failed the check: a; b");
+        let older_report = json!({"warnings": ["a"]});
         assert_eq!(
-            reason(RunState::Abandoned, before),
+            reason(RunState::Abandoned, older_report),
             "its result failed the check: a"
         );
         assert_eq!(

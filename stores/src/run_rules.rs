@@ -9,8 +9,8 @@ use crate::{Error, Result};
 /// refer to one of them.
 pub(crate) const VISIBLE_OLD_RUNS: u64 = 64;
 
-/// The number of run records that are kept: a year of hourly runs.
-pub const RUNS_KEPT: u64 = 10_000;
+/// The maximum number of run records: a year of hourly runs.
+pub const RUN_RECORDS_MAX: u64 = 10_000;
 
 /// The epoch of a run, and the stamp in microseconds of the try that publishes it.
 pub type RunStamp = (Epoch, i64);
@@ -18,7 +18,7 @@ pub type RunStamp = (Epoch, i64);
 const US_PER_MS: i64 = 1000;
 
 /// The last run before `before`, or the last of all; `None` before the first.
-pub(crate) const fn last_before(before: Option<Epoch>) -> Option<Epoch> {
+pub(crate) const fn last_epoch_before(before: Option<Epoch>) -> Option<Epoch> {
     match before {
         None => Some(Epoch::MAX),
         Some(before) => before.checked_sub(1),
@@ -26,7 +26,7 @@ pub(crate) const fn last_before(before: Option<Epoch>) -> Option<Epoch> {
 }
 
 /// The oldest run that is still returned.
-pub(crate) fn oldest_visible_run(
+pub(crate) fn find_oldest_visible_run(
     newest_run: Epoch,
     newest_of_views: impl Iterator<Item = Epoch>,
 ) -> Epoch {
@@ -35,15 +35,19 @@ pub(crate) fn oldest_visible_run(
         .saturating_sub(VISIBLE_OLD_RUNS)
 }
 
-/// The run whose record is deleted when `epoch` is proposed, so that `kept` records stay. Runs that
-/// are still returned (see [`oldest_visible_run`]) are not deleted.
-pub(crate) fn expired_run(epoch: Epoch, kept: u64, floor: Epoch) -> Option<Epoch> {
-    let old = epoch.checked_sub(kept.max(1))?;
-    (1..floor).contains(&old).then_some(old)
+/// The run whose record is deleted when `epoch` is proposed, so that `retained` records stay. Runs
+/// that are still returned (see [`find_oldest_visible_run`]) are not deleted.
+pub(crate) fn find_expired_run(
+    epoch: Epoch,
+    retained: u64,
+    oldest_visible: Epoch,
+) -> Option<Epoch> {
+    let expired = epoch.checked_sub(retained.max(1))?;
+    (1..oldest_visible).contains(&expired).then_some(expired)
 }
 
 /// A stamp larger than the last one, `last_us`, even if the clock went back.
-pub(crate) fn next_stamp(last_us: Option<i64>, now_ms: i64) -> i64 {
+pub(crate) fn next_stamp_us(last_us: Option<i64>, now_ms: i64) -> i64 {
     let now_us = now_ms.saturating_mul(US_PER_MS);
     last_us.map_or(now_us, |last_us| last_us.saturating_add(1).max(now_us))
 }
@@ -61,13 +65,17 @@ pub(crate) fn propose(
         None => 1,
         Some(run) if run.state == RunState::Proposed => run.epoch,
         Some(run) if run.state == RunState::Sealed => {
-            let why = format!("run {} is sealed and not complete yet", run.epoch);
-            return Err(refused(source, epoch, &why));
+            let reason = format!("run {} is sealed and not complete yet", run.epoch);
+            return Err(refused_error(source, epoch, &reason));
         }
         Some(run) => run.epoch + 1,
     };
     if epoch != next {
-        return Err(refused(source, epoch, &format!("the next run is {next}")));
+        return Err(refused_error(
+            source,
+            epoch,
+            &format!("the next run is {next}"),
+        ));
     }
     Ok(Run {
         epoch,
@@ -81,15 +89,15 @@ pub(crate) fn propose(
 /// Seals the run if the proposal carries `token`; `None` if it is sealed already.
 pub(crate) fn seal(source: Source, run: &Run, token: &str) -> Result<Option<Run>> {
     if run.token != token {
-        let why = "another proposal has replaced this one";
-        return Err(refused(source, run.epoch, why));
+        let reason = "another proposal has replaced this one";
+        return Err(refused_error(source, run.epoch, reason));
     }
     match run.state {
         RunState::Sealed => Ok(None),
         RunState::Proposed => Ok(Some(with_state(run, RunState::Sealed))),
         state => {
-            let why = format!("it is {} already", state.name());
-            Err(refused(source, run.epoch, &why))
+            let reason = format!("it is {} already", state.name());
+            Err(refused_error(source, run.epoch, &reason))
         }
     }
 }
@@ -99,8 +107,8 @@ pub(crate) fn abandon(source: Source, run: &Run) -> Result<Option<Run>> {
     match run.state {
         RunState::Abandoned => Ok(None),
         RunState::Complete => {
-            let why = "it is complete, and readers use its rows";
-            Err(refused(source, run.epoch, why))
+            let reason = "it is complete, and readers use its rows";
+            Err(refused_error(source, run.epoch, reason))
         }
         RunState::Proposed | RunState::Sealed => Ok(Some(with_state(run, RunState::Abandoned))),
     }
@@ -115,34 +123,34 @@ pub(crate) fn with_state(run: &Run, state: RunState) -> Run {
 
 /// The run, or an error if it does not exist.
 pub(crate) fn expect(source: Source, epoch: Epoch, run: Option<Run>) -> Result<Run> {
-    run.ok_or_else(|| refused(source, epoch, "the run does not exist"))
+    run.ok_or_else(|| refused_error(source, epoch, "the run does not exist"))
 }
 
 /// The record of run `epoch`, or an error if a newer run has been recorded.
 pub(crate) fn expect_last(source: Source, epoch: Epoch, last: Option<Run>) -> Result<Run> {
     match last {
         Some(run) if run.epoch == epoch => Ok(run),
-        Some(run) if run.epoch > epoch => Err(refused(
+        Some(run) if run.epoch > epoch => Err(refused_error(
             source,
             epoch,
             &format!("run {} has been recorded since", run.epoch),
         )),
-        _ => Err(refused(source, epoch, "the run does not exist")),
+        _ => Err(refused_error(source, epoch, "the run does not exist")),
     }
 }
 
 /// Checks that rows of the run may still be written with this stamp.
 pub(crate) fn expect_publishing(source: Source, run: &Run, stamp_us: i64) -> Result<()> {
     if !matches!(run.state, RunState::Sealed | RunState::Complete) {
-        let why = format!("it is {}, and only a sealed run has rows", run.state.name());
-        return Err(refused(source, run.epoch, &why));
+        let reason = format!("it is {}, and only a sealed run has rows", run.state.name());
+        return Err(refused_error(source, run.epoch, &reason));
     }
     if run.stamp_us != stamp_us {
-        let why = format!(
+        let reason = format!(
             "its stamp {stamp_us} was replaced by {}: another process publishes it now",
             run.stamp_us
         );
-        return Err(refused(source, run.epoch, &why));
+        return Err(refused_error(source, run.epoch, &reason));
     }
     Ok(())
 }
@@ -160,8 +168,8 @@ pub(crate) fn expect_last_publishing(
 }
 
 /// The error of a change that the state of a run does not allow.
-pub(crate) fn refused(source: Source, epoch: Epoch, why: &str) -> Error {
-    Error::Refused(format!("run {epoch} of {source}: {why}"))
+pub(crate) fn refused_error(source: Source, epoch: Epoch, reason: &str) -> Error {
+    Error::Refused(format!("run {epoch} of {source}: {reason}"))
 }
 
 #[cfg(test)]
@@ -170,12 +178,12 @@ mod tests {
 
     #[test]
     fn only_invisible_runs_expire() {
-        assert_eq!(expired_run(100, 20, 90), Some(80));
-        assert_eq!(expired_run(100, 20, 80), None, "a view is at that run");
-        assert_eq!(expired_run(20, 20, 10), None, "there is no run 0");
-        assert_eq!(expired_run(5, 20, 10), None);
+        assert_eq!(find_expired_run(100, 20, 90), Some(80));
+        assert_eq!(find_expired_run(100, 20, 80), None, "a view is at that run");
+        assert_eq!(find_expired_run(20, 20, 10), None, "there is no run 0");
+        assert_eq!(find_expired_run(5, 20, 10), None);
         assert_eq!(
-            oldest_visible_run(200, [150].into_iter()),
+            find_oldest_visible_run(200, [150].into_iter()),
             150 - VISIBLE_OLD_RUNS
         );
     }

@@ -10,7 +10,7 @@ pub trait Server: std::fmt::Debug + Send + Sync {
     /// Describes the stores of the server, for messages.
     fn name(&self) -> &'static str;
 
-    /// Creates what the store needs on the server. Returns a sentence for each change.
+    /// Creates or upgrades the store's schema on the server. Returns a sentence for each change.
     ///
     /// # Errors
     /// Those of the server.
@@ -21,6 +21,6 @@ pub trait Server: std::fmt::Debug + Send + Sync {
     /// Checks the server. Returns a sentence for each problem.
     ///
     /// # Errors
-    /// Those of a server that does not answer.
+    /// Those of a server that does not respond.
     async fn diagnostics(&self) -> Result<Vec<String>>;
 }

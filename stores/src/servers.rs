@@ -20,42 +20,42 @@ use crate::stores::StoresOptions;
 
 impl StoresOptions {
     #[cfg(feature = "kafka")]
-    pub(crate) fn kafka(&self) -> Option<Result<KafkaLog>> {
-        let is_named = !self.kafka.bootstrap_servers.is_empty();
-        is_named.then(|| KafkaLog::open(&self.kafka, &self.namespace))
+    pub(crate) fn open_kafka(&self) -> Option<Result<KafkaLog>> {
+        let is_configured = !self.kafka.bootstrap_servers.is_empty();
+        is_configured.then(|| KafkaLog::open(&self.kafka, &self.namespace))
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis(&self) -> Option<Result<RedisLive>> {
-        let is_named = !self.redis.nodes.is_empty();
-        is_named.then(|| RedisLive::new(&self.redis, &self.namespace))
+    pub(crate) fn open_redis(&self) -> Option<Result<RedisLive>> {
+        let is_configured = !self.redis.nodes.is_empty();
+        is_configured.then(|| RedisLive::new(&self.redis, &self.namespace))
     }
 
     #[cfg(feature = "cassandra")]
-    pub(crate) fn cassandra(&self) -> Option<Cassandra> {
-        let is_named = !self.cassandra.nodes.is_empty();
-        is_named.then(|| Cassandra::new(&self.cassandra, &self.namespace))
+    pub(crate) fn create_cassandra(&self) -> Option<Cassandra> {
+        let is_configured = !self.cassandra.nodes.is_empty();
+        is_configured.then(|| Cassandra::new(&self.cassandra, &self.namespace))
     }
 
     #[cfg(feature = "sql")]
-    pub(crate) fn database(&self) -> Option<DatabaseServer> {
-        let is_named = !self.database.host.is_empty();
-        is_named.then(|| DatabaseServer {
+    pub(crate) fn create_database_server(&self) -> Option<DatabaseServer> {
+        let is_configured = !self.database.host.is_empty();
+        is_configured.then(|| DatabaseServer {
             options: self.database.clone(),
             namespace: self.namespace.clone(),
         })
     }
 
     #[cfg(feature = "s3")]
-    pub(crate) fn s3(&self) -> Option<Result<S3>> {
-        let is_named = !self.s3.bucket.is_empty();
-        is_named.then(|| S3::new(&self.s3, &self.namespace))
+    pub(crate) fn open_s3(&self) -> Option<Result<S3>> {
+        let is_configured = !self.s3.bucket.is_empty();
+        is_configured.then(|| S3::new(&self.s3, &self.namespace))
     }
 
     #[cfg(feature = "http")]
-    pub(crate) fn registry(&self) -> Option<Result<Registry>> {
-        let is_named = !self.registry.url.is_empty();
-        is_named.then(|| Registry::new(&self.registry))
+    pub(crate) fn open_registry(&self) -> Option<Result<Registry>> {
+        let is_configured = !self.registry.url.is_empty();
+        is_configured.then(|| Registry::new(&self.registry))
     }
 
     /// The configured servers. No request is sent yet.
@@ -67,27 +67,27 @@ impl StoresOptions {
         #[allow(unused_mut, reason = "a build without servers adds none")]
         let mut servers: Vec<Box<dyn Server>> = Vec::new();
         #[cfg(feature = "kafka")]
-        if let Some(kafka) = self.kafka() {
+        if let Some(kafka) = self.open_kafka() {
             servers.push(Box::new(kafka?));
         }
         #[cfg(feature = "redis")]
-        if let Some(redis) = self.redis() {
+        if let Some(redis) = self.open_redis() {
             servers.push(Box::new(redis?));
         }
         #[cfg(feature = "cassandra")]
-        if let Some(cassandra) = self.cassandra() {
+        if let Some(cassandra) = self.create_cassandra() {
             servers.push(Box::new(cassandra));
         }
         #[cfg(feature = "sql")]
-        if let Some(database) = self.database() {
+        if let Some(database) = self.create_database_server() {
             servers.push(Box::new(database));
         }
         #[cfg(feature = "s3")]
-        if let Some(s3) = self.s3() {
+        if let Some(s3) = self.open_s3() {
             servers.push(Box::new(s3?));
         }
         #[cfg(feature = "http")]
-        if let Some(registry) = self.registry() {
+        if let Some(registry) = self.open_registry() {
             servers.push(Box::new(registry?));
         }
         Ok(servers)
@@ -103,7 +103,7 @@ impl Server for Cassandra {
 
     async fn migrate(&self) -> Result<Vec<String>> {
         let changed = Self::migrate(&self.options, &self.namespace).await?;
-        Ok(as_messages(changed, "updated the keyspace"))
+        Ok(to_messages(changed, "updated the keyspace"))
     }
 
     async fn diagnostics(&self) -> Result<Vec<String>> {
@@ -142,7 +142,7 @@ impl Server for DatabaseServer {
 
     async fn migrate(&self) -> Result<Vec<String>> {
         let changed = EntityStore::migrate(&self.options, &self.namespace).await?;
-        let mut messages = as_messages(changed, "updated the schema");
+        let mut messages = to_messages(changed, "updated the schema");
         let recounted = EntityStore::recount(&self.options, &self.namespace).await?;
         if !recounted.is_empty() {
             let ids: Vec<String> = recounted.iter().map(i64::to_string).collect();
@@ -160,6 +160,6 @@ impl Server for DatabaseServer {
 }
 
 #[cfg(any(feature = "cassandra", feature = "sql"))]
-fn as_messages(changed: bool, what: &str) -> Vec<String> {
-    changed.then(|| what.to_owned()).into_iter().collect()
+fn to_messages(changed: bool, message: &str) -> Vec<String> {
+    changed.then(|| message.to_owned()).into_iter().collect()
 }

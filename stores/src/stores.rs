@@ -20,7 +20,7 @@ use crate::options::{
     SqlOptions, SqlServer,
 };
 use crate::records::Records;
-use crate::registry::{NoRegistry, Schemas};
+use crate::registry::{NoRegistry, SchemaSource};
 use crate::sql::{ApiKeyStore, EntityStore};
 use crate::views::ViewsWrite;
 use crate::webhook::WebhookSender;
@@ -54,7 +54,7 @@ pub struct Stores {
     /// API keys.
     pub keys: Arc<dyn Keys>,
     /// Schemas of Avro records.
-    pub schemas: Arc<dyn Schemas>,
+    pub schemas: Arc<dyn SchemaSource>,
     /// The webhook of notices, if configured.
     pub hook: Option<Arc<dyn WebhookSender>>,
     /// The folder of the embedded stores.
@@ -185,7 +185,7 @@ impl StoresOptions {
     pub async fn views(&self) -> Result<Option<Arc<dyn ViewsWrite>>> {
         self.check_features()?;
         #[cfg(feature = "cassandra")]
-        if let Some(cassandra) = self.cassandra() {
+        if let Some(cassandra) = self.create_cassandra() {
             return Ok(Some(cassandra.stores().views));
         }
         if !self.s3.bucket.is_empty() {
@@ -197,7 +197,7 @@ impl StoresOptions {
 
     fn open_archive(&self, folder: impl FnOnce() -> Result<DataFolder>) -> Result<Archive> {
         #[cfg(feature = "s3")]
-        if let Some(s3) = self.s3() {
+        if let Some(s3) = self.open_s3() {
             return Ok(s3?.archive());
         }
         folder()?.archive()
@@ -205,7 +205,7 @@ impl StoresOptions {
 
     async fn open_log(&self, folder: &DataFolder) -> Result<Arc<dyn Log>> {
         #[cfg(feature = "kafka")]
-        if let Some(kafka) = self.kafka() {
+        if let Some(kafka) = self.open_kafka() {
             return Ok(Arc::new(kafka?));
         }
         Ok(Arc::new(folder.log().await?))
@@ -213,15 +213,15 @@ impl StoresOptions {
 
     async fn open_live(&self, folder: &DataFolder) -> Result<Arc<dyn LiveWrite>> {
         #[cfg(feature = "redis")]
-        if let Some(redis) = self.redis() {
+        if let Some(redis) = self.open_redis() {
             return Ok(Arc::new(redis?));
         }
         Ok(Arc::new(folder.live().await?))
     }
 
-    fn open_schemas(&self) -> Result<Arc<dyn Schemas>> {
+    fn open_schemas(&self) -> Result<Arc<dyn SchemaSource>> {
         #[cfg(feature = "http")]
-        if let Some(registry) = self.registry() {
+        if let Some(registry) = self.open_registry() {
             return Ok(Arc::new(registry?));
         }
         Ok(Arc::new(NoRegistry))
@@ -237,7 +237,7 @@ impl StoresOptions {
 
     async fn open_views(&self, folder: &DataFolder) -> Result<ViewStores> {
         #[cfg(feature = "cassandra")]
-        if let Some(cassandra) = self.cassandra() {
+        if let Some(cassandra) = self.create_cassandra() {
             return Ok(cassandra.stores());
         }
         ViewStores::embedded(folder).await
@@ -246,7 +246,7 @@ impl StoresOptions {
     /// All entities, and API keys.
     async fn open_entities(&self, folder: &DataFolder) -> Result<(EntityStore, ApiKeyStore)> {
         #[cfg(feature = "sql")]
-        if let Some(database) = self.database() {
+        if let Some(database) = self.create_database_server() {
             return Ok((database.entities(), database.keys()));
         }
         Ok((folder.entities().await?, folder.keys().await?))

@@ -18,18 +18,18 @@ pub(crate) fn install_crypto_provider() {
 /// # Errors
 /// Those of [`read_certificates`], and the error of `unusable` for an invalid certificate.
 #[cfg(any(feature = "http", feature = "s3"))]
-pub(crate) fn http_client(
+pub(crate) fn http_client_builder(
     ca_file: &str,
     unusable: &impl Fn(reqwest::Error) -> Error,
 ) -> Result<reqwest::ClientBuilder> {
     install_crypto_provider();
-    let http = reqwest::Client::builder();
+    let builder = reqwest::Client::builder();
     let Some(pem) = read_certificates(ca_file)? else {
-        return Ok(http);
+        return Ok(builder);
     };
     let trusted = reqwest::Certificate::from_pem_bundle(&pem).map_err(unusable)?;
     let add = reqwest::ClientBuilder::add_root_certificate;
-    Ok(trusted.into_iter().fold(http, add))
+    Ok(trusted.into_iter().fold(builder, add))
 }
 
 /// Reads a file of certificates; `None` for no file.
@@ -41,14 +41,14 @@ pub(crate) fn read_certificates(file: &str) -> Result<Option<Vec<u8>>> {
     if file.is_empty() {
         return Ok(None);
     }
-    let broken = |why: String| {
-        let what = format!("reading the certificates in {file}");
-        Error::broken(what, format!("{why}; use a readable PEM file"))
+    let broken_error = |reason: String| {
+        let operation = format!("reading the certificates in {file}");
+        Error::broken(operation, format!("{reason}; use a readable PEM file"))
     };
-    let pem = std::fs::read(file).map_err(|error| broken(error.to_string()))?;
-    let begins = b"-----BEGIN CERTIFICATE-----";
-    if !pem.windows(begins.len()).any(|part| part == begins) {
-        return Err(broken("the file contains no certificate".to_owned()));
+    let pem = std::fs::read(file).map_err(|error| broken_error(error.to_string()))?;
+    let pem_header = b"-----BEGIN CERTIFICATE-----";
+    if !pem.windows(pem_header.len()).any(|part| part == pem_header) {
+        return Err(broken_error("the file contains no certificate".to_owned()));
     }
     Ok(Some(pem))
 }

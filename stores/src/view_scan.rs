@@ -44,23 +44,24 @@ impl ScanShare {
         count: NonZeroU32::MIN,
     };
 
-    /// All shares of a table.
-    pub fn each(of: NonZeroU32) -> impl Iterator<Item = Self> {
-        (0..of.get()).map(move |index| Self { index, count: of })
+    /// Lists all shares of a table.
+    pub fn list_all(count: NonZeroU32) -> impl Iterator<Item = Self> {
+        (0..count.get()).map(move |index| Self { index, count })
     }
 
     /// The tokens of the share; `None` if the share does not exist.
-    pub(crate) fn tokens(self) -> Option<RangeInclusive<u64>> {
-        let begin = |index: u64| (u128::from(index) << 64).div_ceil(u128::from(self.count.get()));
-        let first = u64::try_from(begin(self.index.into())).ok()?;
+    pub(crate) fn token_range(self) -> Option<RangeInclusive<u64>> {
+        let start = |index: u64| (u128::from(index) << 64).div_ceil(u128::from(self.count.get()));
+        let first = u64::try_from(start(self.index.into())).ok()?;
         // At most 2^64 - 1, because the first token is below 2^64.
-        let last = u64::try_from(begin(u64::from(self.index) + 1) - 1).ok()?;
+        let last = u64::try_from(start(u64::from(self.index) + 1) - 1).ok()?;
         Some(first..=last)
     }
 
     /// Returns whether a token is in the share.
     pub(crate) fn contains(self, token: u64) -> bool {
-        self.tokens().is_some_and(|tokens| tokens.contains(&token))
+        self.token_range()
+            .is_some_and(|range| range.contains(&token))
     }
 }
 
@@ -71,15 +72,15 @@ pub struct ShareScheme {
     /// The number of shares that are worth reading in parallel; 1 if a share costs as much as the
     /// table.
     pub parallel_shares: NonZeroU32,
-    pub(crate) row_token: fn(part: &[u8]) -> u64,
+    pub(crate) row_token: fn(partition: &[u8]) -> u64,
     pub(crate) head_token: fn(key: &[u8]) -> u64,
 }
 
 impl ShareScheme {
     /// Returns whether a share holds the rows of a table partition.
     #[must_use]
-    pub fn has_rows(&self, share: ScanShare, part: &[u8]) -> bool {
-        share.contains((self.row_token)(part))
+    pub fn has_rows(&self, share: ScanShare, partition: &[u8]) -> bool {
+        share.contains((self.row_token)(partition))
     }
 
     /// Returns whether a share holds the head of a key.
@@ -176,12 +177,12 @@ pub trait ViewsScan: std::fmt::Debug + Send + Sync {
 
 /// The error of a scan for the other kind of view.
 pub(crate) fn wrong_kind_error(view: &str, is_board: bool) -> Error {
-    let what = if is_board {
+    let problem = if is_board {
         "it is a view of boards and has no aggregate rows; scan its heads"
     } else {
         "it is an aggregate view and has no heads; scan its rows"
     };
-    Error::Refused(format!("{view}: {what}"))
+    Error::Refused(format!("{view}: {problem}"))
 }
 
 /// The remaining capacity of a page.
@@ -216,14 +217,14 @@ impl PageBudget {
         self.rows
     }
 
-    /// The number of rows to request from a server, at most `most`. It assumes rows as large as
-    /// those before, and a tenth of the maximum before the first row.
-    pub(crate) fn fetch_size(&self, most: usize) -> usize {
+    /// Chooses the number of rows to request from a server, at most `rows_max`. It assumes rows as
+    /// large as those before, and a tenth of the maximum before the first row.
+    pub(crate) fn choose_fetch_rows(&self, rows_max: usize) -> usize {
         let rows = match self.added {
-            0 => most / 10,
+            0 => rows_max / 10,
             added => self.bytes / ((PAGE_BYTES - self.bytes) / added).max(1) + 1,
         };
-        rows.min(most).min(self.rows).max(1)
+        rows.min(rows_max).min(self.rows).max(1)
     }
 }
 
@@ -231,7 +232,7 @@ impl PageBudget {
 #[derive(Debug)]
 pub(crate) struct RowsPage {
     budget: PageBudget,
-    parts: BinaryBuilder,
+    partitions: BinaryBuilder,
     rows: BinaryBuilder,
     counts: Int64Builder,
     epochs: UInt64Builder,
@@ -243,7 +244,7 @@ impl RowsPage {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             budget: PageBudget::new(limit),
-            parts: BinaryBuilder::new(),
+            partitions: BinaryBuilder::new(),
             rows: BinaryBuilder::new(),
             counts: Int64Builder::new(),
             epochs: UInt64Builder::new(),
@@ -266,7 +267,7 @@ impl RowsPage {
         stamp_us: i64,
     ) {
         self.budget.consume(partition.len() + row.len());
-        self.parts.append_value(partition);
+        self.partitions.append_value(partition);
         self.rows.append_value(row);
         self.counts.append_option(count);
         self.epochs.append_value(epoch);
@@ -290,7 +291,7 @@ impl RowsPage {
 
     pub(crate) fn finish(mut self, is_last: bool) -> ScannedRows {
         ScannedRows {
-            partitions: self.parts.finish(),
+            partitions: self.partitions.finish(),
             rows: self.rows.finish(),
             counts: self.counts.finish(),
             epochs: self.epochs.finish(),

@@ -18,11 +18,11 @@ use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::{Cut, Epoch, Run, Runs};
 use schemas::source::Source;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-pub use crate::run_rules::{RUNS_KEPT, RunStamp};
+pub use crate::run_rules::{RUN_RECORDS_MAX, RunStamp};
 use crate::view_scan::ViewsScan;
 
 /// The layout of the rows of an aggregate view.
@@ -32,28 +32,28 @@ pub struct AggregateShape {
     pub view: String,
     /// The columns of the group: owner or track.
     pub group: KeyShape,
-    /// The time range of one table partition; [`Width::All`] for no partitioning by time.
-    pub partition: Width,
+    /// The time range of one table partition; [`BucketWidth::All`] for no partitioning by time.
+    pub partition: BucketWidth,
     /// The row key within group and partition: the time bucket, if any, then the dimensions.
     pub row: KeyShape,
 }
 
 impl AggregateShape {
     /// The key of the table partition that holds a group's rows of the time range that begins at
-    /// `start_seconds` (0 for [`Width::All`]). The time comes first, so that the rows of a run that
-    /// changes few days are close together.
+    /// `start_seconds` (0 for [`BucketWidth::All`]). The time comes first, so that the rows of a
+    /// run that changes few days are close together.
     #[must_use]
-    pub fn partition_key(start_seconds: i64, group: &[u8]) -> Vec<u8> {
-        let mut part = Vec::with_capacity(8 + group.len());
-        part.extend_from_slice(&(start_seconds.cast_unsigned() ^ (1 << 63)).to_be_bytes());
-        part.extend_from_slice(group);
-        part
+    pub fn encode_partition_key(start_seconds: i64, group: &[u8]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(8 + group.len());
+        key.extend_from_slice(&(start_seconds.cast_unsigned() ^ (1 << 63)).to_be_bytes());
+        key.extend_from_slice(group);
+        key
     }
 
     /// Splits a partition key into time and group; `None` if it is too short.
     #[must_use]
-    pub fn split_partition_key(part: &[u8]) -> Option<(i64, &[u8])> {
-        let (time, group) = part.split_first_chunk::<8>()?;
+    pub fn split_partition_key(key: &[u8]) -> Option<(i64, &[u8])> {
+        let (time, group) = key.split_first_chunk::<8>()?;
         let time = u64::from_be_bytes(*time) ^ (1 << 63);
         Some((time.cast_signed(), group))
     }
@@ -137,21 +137,22 @@ impl Head {
     /// A head that replaces this one keeps that root, and a reader at that moment uses it as the
     /// earlier root.
     #[must_use]
-    pub fn earlier_at(&self, at_us: i64) -> Option<EarlierRoot> {
-        let own = self.stamp_us.map(|stamp_us| EarlierRoot {
+    pub fn find_earlier_root(&self, time_us: i64) -> Option<EarlierRoot> {
+        let current = self.stamp_us.map(|stamp_us| EarlierRoot {
             epoch: self.epoch,
             stamp_us,
             root: self.root.clone(),
         });
-        let is_before = |root: &EarlierRoot| day_of(root.stamp_us) < day_of(at_us);
-        own.filter(is_before)
+        let is_before = |root: &EarlierRoot| day_from_us(root.stamp_us) < day_from_us(time_us);
+        current
+            .filter(is_before)
             .or_else(|| self.earlier.clone().filter(is_before))
     }
 }
 
 /// The day of a time in microseconds, counted from the Unix epoch.
-const fn day_of(at_us: i64) -> i64 {
-    at_us.div_euclid(86_400_000_000)
+const fn day_from_us(time_us: i64) -> i64 {
+    time_us.div_euclid(86_400_000_000)
 }
 
 /// A version to write, or a part of one.
@@ -184,7 +185,7 @@ pub struct NewHead {
 /// would be taken for one of an older epoch.
 #[derive(Debug, Clone)]
 pub struct NewRows {
-    /// Encoded table partitions ([`AggregateShape::partition_key`]), ascending.
+    /// Encoded table partitions ([`AggregateShape::encode_partition_key`]), ascending.
     pub partitions: BinaryArray,
     /// Encoded row keys, ascending within a partition.
     pub rows: BinaryArray,
@@ -392,7 +393,7 @@ pub trait ViewsWrite: ViewsRead + ViewsScan {
     ///
     /// In the same step, nodes below neither the head nor its earlier root become *garbage*, both
     /// replaced nodes and those of a head that is not written yet. Nodes below them stop being
-    /// garbage. The stamps decide which earlier root the head keeps ([`Head::earlier_at`]).
+    /// garbage. The stamps decide which earlier root the head keeps ([`Head::find_earlier_root`]).
     ///
     /// # Errors
     /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced.
@@ -402,7 +403,7 @@ pub trait ViewsWrite: ViewsRead + ViewsScan {
         view: &str,
         epoch: Epoch,
         stamp_us: i64,
-        editions: &[NewVersion],
+        versions: &[NewVersion],
     ) -> Result<()>;
 
     /// The names of all stored nodes of a key, including garbage, to check the content of a store.
@@ -463,6 +464,6 @@ pub trait ViewsWrite: ViewsRead + ViewsScan {
         &self,
         source: Source,
         run_stamp: RunStamp,
-        keep: &[String],
+        kept_views: &[String],
     ) -> Result<()>;
 }

@@ -28,7 +28,7 @@ pub enum WebhookResponse {
 #[async_trait]
 pub trait WebhookSender: Debug + Send + Sync {
     /// Posts a message once. A failure to connect is a response too.
-    async fn post(&self, id: &str, at_s: i64, body: &[u8]) -> WebhookResponse;
+    async fn post(&self, id: &str, timestamp_s: i64, body: &[u8]) -> WebhookResponse;
 
     /// The deadline of one post.
     fn timeout(&self) -> Duration;

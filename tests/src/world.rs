@@ -171,7 +171,7 @@ impl World {
             stores,
             catalog,
             engine: engine.expect("a query engine"),
-            clock: Arc::new(FixedClock::at_ms(NOW_MS)),
+            clock: Arc::new(FixedClock::new(NOW_MS)),
             speed_options: SpeedOptions {
                 records_max: 7,
                 groups_max: 3,
@@ -197,10 +197,10 @@ impl World {
                 check_rows_min: 1_000,
                 // A few rows create a tree of several levels, and a key that is written in parts.
                 versions: VersionOptions {
-                    tree: tree::Options {
+                    tree: tree::TreeOptions {
                         leaf_items_mean: 3,
                         inner_children_mean: 3,
-                        ..tree::Options::default()
+                        ..tree::TreeOptions::default()
                     },
                     nodes_bytes_max: 300,
                 },

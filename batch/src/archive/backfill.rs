@@ -20,7 +20,7 @@ use stores::lease::LeaseGuard as Lease;
 use super::file_entry::FileEntry;
 use super::garbage::{GarbageScope, collect_garbage};
 use super::remove_listeners;
-use super::version::{Version, files_folder, new_path, objects};
+use super::version::{Version, files_folder, list_parquet_files, new_path};
 use super::write::encode_events;
 use crate::lease::lost_lease_error;
 use crate::{Batch, Error, Result};
@@ -64,8 +64,8 @@ impl Batch {
     /// [`Error::Busy`] if another one is open, and those of the stores.
     pub async fn backfill(&self, source: Source) -> Result<Backfill> {
         let lease = format!("backfill-{source}");
-        let what = format!("a backfill is under way for {source}");
-        let lease = self.acquire_lease(&lease, &what).await?;
+        let work = format!("a backfill is under way for {source}");
+        let lease = self.acquire_lease(&lease, &work).await?;
         let archive = self.ports.archive.clone();
         let clock = Arc::clone(&self.ports.clock);
         let reserved = async {
@@ -100,7 +100,7 @@ impl Batch {
 /// Reserves a version number for the files of a backfill.
 async fn reserve(archive: &Archive, source: Source, clock: &dyn Clock) -> Result<u64> {
     loop {
-        let newest = Version::newest(archive, source).await?;
+        let newest = Version::read_newest(archive, source).await?;
         check_no_expired_events(&newest, archive, source).await?;
         let mut next = newest.next(clock.now_ms());
         next.open_backfills.insert(next.number);
@@ -163,7 +163,7 @@ impl Backfill {
         };
         let now_ms = self.clock.now_ms();
         let collected =
-            collect_garbage(&self.archive, self.source, GarbageScope::DEAD, now_ms).await;
+            collect_garbage(&self.archive, self.source, GarbageScope::DEAD_ONLY, now_ms).await;
         if let Err(error) = collected {
             tracing::warn!(%error, "cannot delete files of unfinished backfills; the next run retries");
         }
@@ -208,7 +208,7 @@ impl Backfill {
         self.check_lease()?;
         self.write().await?;
         loop {
-            let newest = Version::newest(&self.archive, self.source).await?;
+            let newest = Version::read_newest(&self.archive, self.source).await?;
             if self.is_listed(&newest) {
                 return Ok(newest.backfills);
             }
@@ -220,8 +220,8 @@ impl Backfill {
             } else {
                 next.open_backfills.clear();
                 next.backfills += 1;
-                let at = next.log_start_index();
-                drop(next.files.splice(at..at, self.files.iter().cloned()));
+                let index = next.log_start_index();
+                drop(next.files.splice(index..index, self.files.iter().cloned()));
             }
             // The outcome is unknown until the newest version is read again, because another writer
             // may already have built on this one.
@@ -242,7 +242,7 @@ impl Backfill {
                 "another backfill ended meanwhile, or the archive was replaced. No event of this backfill counts; run it again".to_owned(),
             ));
         }
-        let present: BTreeSet<String> = objects(&self.archive, self.source)
+        let present: BTreeSet<String> = list_parquet_files(&self.archive, self.source)
             .await?
             .into_keys()
             .collect();
@@ -275,7 +275,11 @@ async fn check_no_expired_events(
     archive: &Archive,
     source: Source,
 ) -> Result<()> {
-    if version.expired_bounds(archive, source).await?.is_none() {
+    if version
+        .find_expired_bounds(archive, source)
+        .await?
+        .is_none()
+    {
         return Ok(());
     }
     Err(Error::Request(format!(

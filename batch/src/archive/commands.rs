@@ -37,18 +37,18 @@ impl Batch {
         let mut waiting_since: Option<Instant> = None;
         loop {
             let copied = async {
-                let ends = self.partition_ends(source).await?;
+                let ends = self.read_partition_ends(source).await?;
                 let lag = archiver.lag(&ends);
                 if lag == 0 {
                     waiting_since = None;
                     return Ok(ArchiveReport::default());
                 }
                 let since = *waiting_since.get_or_insert_with(Instant::now);
-                let is_enough = lag >= self.options.archive_rows_max as u64;
-                if !until_caught_up && !is_enough && since.elapsed() < longest_wait {
+                let is_file_full = lag >= self.options.archive_rows_max as u64;
+                if !until_caught_up && !is_file_full && since.elapsed() < longest_wait {
                     return Ok(ArchiveReport::default());
                 }
-                let ends: Vec<Cut> = ends.into_iter().map(cut_at).collect();
+                let ends: Vec<Cut> = ends.into_iter().map(cut_without_record).collect();
                 let copied = archiver.archive_up_to(&ends, &(), &shutdown).await?;
                 waiting_since = None;
                 Ok(copied)
@@ -85,7 +85,7 @@ impl Batch {
         if let Some(path) = version.missing_files(archive, source).await?.first() {
             return Err(Error::damaged(path, "it is missing"));
         }
-        let (entries, _) = version.contents(archive, source).await?;
+        let (entries, _) = version.read_contents(archive, source).await?;
         let files = entries.iter().filter(|entry| entry.path.is_some()).count();
         let events = entries.iter().map(FileEntry::rows).sum();
         Ok((files, events))
@@ -101,23 +101,23 @@ impl Batch {
         if !Version::has_older_layout(&self.ports.archive, source).await? {
             return Ok(false);
         }
-        let what = format!(
+        let work = format!(
             "a run or a backfill of {source} is under way, and the archive cannot be migrated meanwhile"
         );
         let mut leases = Vec::new();
         for lease in [format!("batch-{source}"), format!("backfill-{source}")] {
-            leases.push(self.acquire_lease(&lease, &what).await?);
+            leases.push(self.acquire_lease(&lease, &work).await?);
         }
-        let taken_over = Version::migrate(&self.ports.archive, source).await;
+        let migrated = Version::migrate(&self.ports.archive, source).await;
         for lease in leases {
             lease.release().await;
         }
-        taken_over
+        migrated
     }
 }
 
 /// Returns a cut without its last record.
-const fn cut_at(next_offset: Offset) -> Cut {
+const fn cut_without_record(next_offset: Offset) -> Cut {
     Cut {
         next_offset,
         last: None,

@@ -10,14 +10,14 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use schemas::clock::Clock;
 use schemas::seam::Cut;
 use schemas::source::Source;
-use schemas::time::day_of;
+use schemas::time::utc_day;
 use stores::archive::Archive;
 use stores::erasures::SuppressedPeople;
 use tokio_util::sync::CancellationToken;
 
 use super::file_entry::FileEntry;
 use super::rewrite::Rewriter;
-use super::version::{Version, objects};
+use super::version::{Version, list_parquet_files};
 use crate::Result;
 use crate::lease::check_stop;
 
@@ -65,7 +65,7 @@ pub(crate) async fn compact(
     suppressed: &SuppressedPeople,
     stop: &CancellationToken,
 ) -> Result<(usize, usize)> {
-    let newest = Version::newest(archive, source).await?;
+    let newest = Version::read_newest(archive, source).await?;
     let log_files = newest.log_files();
     let candidates = find_candidates(archive, source, log_files, limits).await?;
     let rewriter = Rewriter {
@@ -115,12 +115,15 @@ async fn compact_group(
         return Ok(false);
     };
     let (archive, rewritten) = (rewriter.archive, rewriter.rewrite(files).await?);
-    let mut newest = Version::newest(archive, source).await?;
-    while let Some(at) = newest.files.iter().position(|file| file == first)
-        && newest.files.get(at..at + files.len()) == Some(files)
+    let mut newest = Version::read_newest(archive, source).await?;
+    while let Some(start) = newest.files.iter().position(|file| file == first)
+        && newest.files.get(start..start + files.len()) == Some(files)
     {
         let mut next = newest.next(clock.now_ms());
-        let path = rewritten.bytes.is_some().then(|| next.new_file(source));
+        let path = rewritten
+            .bytes
+            .is_some()
+            .then(|| next.new_file_path(source));
         if let Some(path) = &path {
             rewritten.store(archive, path).await?;
         }
@@ -133,7 +136,7 @@ async fn compact_group(
             redacted_through: rewriter.suppressed.newest_listener(),
             expired: None,
         };
-        drop(next.files.splice(at..at + files.len(), [output]));
+        drop(next.files.splice(start..start + files.len(), [output]));
         for path in files.iter().filter_map(|file| file.path.clone()) {
             next.retire(path);
         }
@@ -151,10 +154,10 @@ async fn find_candidates(
     files: &[FileEntry],
     limits: CompactionLimits<'_>,
 ) -> Result<Vec<CompactionCandidate>> {
-    let objects = objects(archive, source).await?;
-    let today = day_of(limits.clock.now_ms().div_euclid(1_000));
+    let objects = list_parquet_files(archive, source).await?;
+    let today = utc_day(limits.clock.now_ms().div_euclid(1_000));
     let mut newest_day = None;
-    let parts = files.iter().map(|file| {
+    let files = files.iter().map(|file| {
         let object = file.path.as_ref().map(|path| objects.get(path));
         // Late events do not make a file older, and a wrong clock does not make it newer.
         let newest = file.days.keys().next_back();
@@ -169,7 +172,7 @@ async fn find_candidates(
                 && object != Some(None),
         }
     });
-    Ok(parts.collect())
+    Ok(files.collect())
 }
 
 /// The properties of a file that decide whether it is compacted.
@@ -191,14 +194,14 @@ struct GroupSize {
 }
 
 impl GroupSize {
-    fn with(&self, part: &CompactionCandidate) -> Self {
-        let days = match (self.days, part.newest_day) {
+    fn with(&self, file: &CompactionCandidate) -> Self {
+        let days = match (self.days, file.newest_day) {
             (Some((first, last)), Some(day)) => Some((first.min(day), last.max(day))),
             (days, day) => days.or(day.map(|day| (day, day))),
         };
         Self {
-            rows: self.rows.saturating_add(part.rows),
-            bytes: self.bytes.saturating_add(part.bytes),
+            rows: self.rows.saturating_add(file.rows),
+            bytes: self.bytes.saturating_add(file.bytes),
             days,
         }
     }
@@ -210,28 +213,28 @@ impl GroupSize {
 }
 
 /// Returns the ranges of neighbors to compact, by index.
-fn plan_groups(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize>> {
+fn plan_groups(files: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
-    let end = parts.len().saturating_sub(NEWEST_SKIPPED);
+    let end = files.len().saturating_sub(NEWEST_SKIPPED);
     let (mut first, mut sum) = (0, GroupSize::default());
-    for (index, part) in parts.iter().enumerate().take(end) {
-        let is_small = part.rows <= size.rows_max / 2 && part.bytes <= size.bytes_max / 2;
-        let with = sum.with(part);
-        if part.is_eligible && is_small && with.fits(size) {
-            sum = with;
+    for (index, file) in files.iter().enumerate().take(end) {
+        let is_small = file.rows <= size.rows_max / 2 && file.bytes <= size.bytes_max / 2;
+        let grown = sum.with(file);
+        if file.is_eligible && is_small && grown.fits(size) {
+            sum = grown;
             continue;
         }
         groups.push(first..index);
-        (first, sum) = match part.is_eligible && is_small {
-            true => (index, GroupSize::default().with(part)),
+        (first, sum) = match file.is_eligible && is_small {
+            true => (index, GroupSize::default().with(file)),
             false => (index + 1, GroupSize::default()),
         };
     }
     groups.push(first..end);
     for group in &mut groups {
         let rows = |group: &Range<usize>| {
-            let group_parts = parts.get(group.clone()).unwrap_or_default();
-            group_parts.iter().map(|part| part.rows).sum::<u64>()
+            let group_files = files.get(group.clone()).unwrap_or_default();
+            group_files.iter().map(|file| file.rows).sum::<u64>()
         };
         // A file that is larger than all following ones is not worth rewriting.
         while group.start < group.end && rows(&(group.start..group.start + 1)) > rows(group) / 2 {
@@ -251,7 +254,7 @@ mod tests {
         bytes_max: 1_000,
     };
 
-    fn part(rows: u64) -> CompactionCandidate {
+    fn file(rows: u64) -> CompactionCandidate {
         CompactionCandidate {
             rows,
             bytes: rows,
@@ -260,14 +263,14 @@ mod tests {
         }
     }
 
-    fn chosen(parts: &[CompactionCandidate], size: CompactedSize) -> Vec<(usize, usize)> {
-        let groups = plan_groups(parts, size).into_iter();
+    fn chosen(files: &[CompactionCandidate], size: CompactedSize) -> Vec<(usize, usize)> {
+        let groups = plan_groups(files, size).into_iter();
         groups.map(|group| (group.start, group.end)).collect()
     }
 
     #[test]
     fn merges_small_neighbors() {
-        let small = |count: usize| vec![part(1); count];
+        let small = |count: usize| vec![file(1); count];
         let of_20 = CompactedSize {
             rows_max: 20,
             ..SIZE
@@ -282,20 +285,20 @@ mod tests {
         };
         assert_eq!(chosen(&small(42), of_20_bytes), [(0, 20), (20, 40)]);
         // A large file or an ineligible one ends a group, and is not part of any.
-        let mut parts = small(30);
-        parts[12].rows = 80;
-        assert_eq!(chosen(&parts, SIZE), [(0, 12), (13, 28)]);
-        parts[12] = part(1);
-        parts[12].is_eligible = false;
-        assert_eq!(chosen(&parts, SIZE), [(0, 12), (13, 28)]);
+        let mut files = small(30);
+        files[12].rows = 80;
+        assert_eq!(chosen(&files, SIZE), [(0, 12), (13, 28)]);
+        files[12] = file(1);
+        files[12].is_eligible = false;
+        assert_eq!(chosen(&files, SIZE), [(0, 12), (13, 28)]);
     }
 
     #[test]
     fn skips_a_file_until_as_many_events_follow() {
         let grown = |since: usize| {
-            let mut parts = vec![part(20)];
-            parts.extend(vec![part(1); since]);
-            chosen(&parts, SIZE)
+            let mut files = vec![file(20)];
+            files.extend(vec![file(1); since]);
+            chosen(&files, SIZE)
         };
         assert_eq!(grown(15), [(1, 14)]);
         assert_eq!(grown(9), []);
@@ -304,19 +307,19 @@ mod tests {
 
     #[test]
     fn does_not_merge_files_of_distant_days() {
-        let mut parts = Vec::new();
+        let mut files = Vec::new();
         for day in 0..20 {
             let of_day = CompactionCandidate {
                 newest_day: Some(day),
-                ..part(1)
+                ..file(1)
             };
-            parts.extend([of_day; 2]);
+            files.extend([of_day; 2]);
         }
-        assert_eq!(chosen(&parts, SIZE), [(0, 28), (28, 38)]);
+        assert_eq!(chosen(&files, SIZE), [(0, 28), (28, 38)]);
         // A file entry without events has no day.
-        for part in &mut parts {
-            part.newest_day = None;
+        for file in &mut files {
+            file.newest_day = None;
         }
-        assert_eq!(chosen(&parts, SIZE), [(0, 38)]);
+        assert_eq!(chosen(&files, SIZE), [(0, 38)]);
     }
 }

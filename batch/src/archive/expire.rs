@@ -44,14 +44,14 @@ pub(crate) async fn expire(
     now_ms: i64,
 ) -> Result<BTreeSet<String>> {
     loop {
-        let before = Version::newest(archive, source).await?;
-        let mut next = before.next(now_ms);
+        let newest = Version::read_newest(archive, source).await?;
+        let mut next = newest.next(now_ms);
         let (mut replaced, mut written) = (BTreeSet::new(), Vec::new());
-        if before.backfills != backfills {
+        if newest.backfills != backfills {
             return Ok(replaced);
         }
-        for index in 0..before.files.len() {
-            let Some(file) = before.files.get(index) else {
+        for index in 0..newest.files.len() {
+            let Some(file) = newest.files.get(index) else {
                 break;
             };
             let Some((path, size_bytes)) = file
@@ -61,7 +61,7 @@ pub(crate) async fn expire(
             else {
                 continue;
             };
-            let identities = next.new_identities(source);
+            let identities = next.new_identities_path(source);
             let days = write_identities(archive, file, path, &identities).await?;
             written.push(identities.clone());
             if let Some(entry) = next.files.get_mut(index) {
@@ -74,7 +74,7 @@ pub(crate) async fn expire(
                 replaced.insert(path.clone());
             }
         }
-        if written.is_empty() || before.commit(archive, source, &next).await? {
+        if written.is_empty() || newest.commit(archive, source, &next).await? {
             return Ok(replaced);
         }
         Version::discard(archive, source, written).await?;
@@ -87,34 +87,34 @@ async fn write_identities(
     archive: &Archive,
     file: &FileEntry,
     path: &str,
-    to: &str,
+    target: &str,
 ) -> Result<BTreeMap<i64, DayRows>> {
     let mut by_day = BTreeMap::new();
     for (day, rows) in &file.days {
         let groups = rows.row_groups.clone().collect();
-        let batches = archive.rows(path, groups, BATCH_ROWS).await?;
+        let batches = archive.read_rows(path, groups, BATCH_ROWS).await?;
         let hashes = batches.map_ok(|batch| event_identities(&batch));
         let hashes: Vec<Vec<u128>> = hashes.try_collect().await?;
         let hashes = hashes.concat();
         if hashes.len() as u64 != rows.rows {
-            let what = "its number of events differs from its entry";
-            return Err(Error::damaged(path, what));
+            let damage = "its number of events differs from its entry";
+            return Err(Error::damaged(path, damage));
         }
         by_day.insert(*day, hashes);
     }
     let encoded = tokio::task::spawn_blocking(move || encode(&by_day)).await;
     let encoded = encoded.map_err(|e| Error::fault("the Parquet writer task failed", e))?;
     let (encoded, days) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
-    archive.put(to, encoded).await?;
+    archive.put(target, encoded).await?;
     for (day, rows) in &file.days {
         let groups = days.get(day).map(|rows| rows.row_groups.clone());
         let groups = groups.unwrap_or_default().collect();
-        let batches = archive.rows(to, groups, BATCH_ROWS).await?;
+        let batches = archive.read_rows(target, groups, BATCH_ROWS).await?;
         let counts = batches.map_ok(|batch| batch.num_rows());
         let counts: Vec<usize> = counts.try_collect().await?;
         if counts.iter().sum::<usize>() as u64 != rows.rows {
-            let what = "its content differs from the data just written";
-            return Err(Error::damaged(to, what));
+            let damage = "its content differs from the data just written";
+            return Err(Error::damaged(target, damage));
         }
     }
     Ok(days)
@@ -133,7 +133,7 @@ fn encode(
 }
 
 /// Returns the identities in a batch; `None` if it is not from a file of identities.
-pub(super) fn identity_hashes(batch: &RecordBatch) -> Option<Vec<u128>> {
+pub(super) fn read_identity_hashes(batch: &RecordBatch) -> Option<Vec<u128>> {
     if batch.schema_ref().fields() != SCHEMA.fields() {
         return None;
     }
@@ -149,10 +149,10 @@ pub(crate) fn cut_offsets(cuts: &[Cut]) -> Vec<Offset> {
 
 /// Formats a day since the Unix epoch as a date.
 pub(crate) fn format_day(day: i64) -> String {
-    let at = jiff::Timestamp::from_second(day.saturating_mul(86_400));
-    at.map_or_else(
+    let time = jiff::Timestamp::from_second(day.saturating_mul(86_400));
+    time.map_or_else(
         |_| format!("day {day}"),
-        |at| at.strftime("%Y-%m-%d").to_string(),
+        |time| time.strftime("%Y-%m-%d").to_string(),
     )
 }
 
@@ -166,10 +166,10 @@ mod tests {
         let (bytes, days) = encode(&by_day).expect("a file");
         let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(bytes);
         let reader = reader.expect("a file").build().expect("a reader");
-        let found: Vec<u128> = reader
-            .flat_map(|batch| identity_hashes(&batch.expect("rows")).expect("hashes"))
+        let hashes: Vec<u128> = reader
+            .flat_map(|batch| read_identity_hashes(&batch.expect("rows")).expect("hashes"))
             .collect();
-        assert_eq!(found, [1, u128::MAX, 7]);
+        assert_eq!(hashes, [1, u128::MAX, 7]);
         let rows: Vec<(i64, u64)> = days.iter().map(|(day, rows)| (*day, rows.rows)).collect();
         assert_eq!(rows, [(-3, 2), (20_000, 1)]);
     }

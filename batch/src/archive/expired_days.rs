@@ -54,13 +54,13 @@ impl ExpiredDays {
     }
 
     /// Returns the number of identities of some days.
-    pub(crate) fn rows(&self, days: &[i64]) -> u64 {
+    pub(crate) fn count_identities(&self, days: &[i64]) -> u64 {
         let rows = days.iter().filter_map(|day| self.rows.get(day));
         rows.fold(0, |sum, rows| sum.saturating_add(*rows))
     }
 
     /// Returns the files of identities of some days, with their row groups.
-    pub(crate) fn files(&self, days: &[i64]) -> Vec<(String, Vec<usize>)> {
+    pub(crate) fn identity_files(&self, days: &[i64]) -> Vec<(String, Vec<usize>)> {
         let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (path, groups) in days.iter().filter_map(|day| self.days.get(day)).flatten() {
             files.entry(path).or_default().extend(groups);

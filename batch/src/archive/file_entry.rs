@@ -25,7 +25,7 @@ pub(crate) struct ExpiredFile {
     pub(super) days: BTreeMap<i64, DayRows>,
     /// The size of the event file.
     pub(super) size_bytes: u64,
-    /// Milliseconds since the Unix epoch.
+    /// When it expired, in milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
 }
 
@@ -73,25 +73,25 @@ impl FileEntry {
 
     /// Returns whether the range overlaps `[since, cuts)` in any partition.
     pub(crate) fn overlaps(&self, since: &[Cut], cuts: &[Cut]) -> bool {
-        let at = |cuts: &[Cut], partition: usize| cuts.get(partition).map_or(0, |c| c.next_offset);
+        let cut = |cuts: &[Cut], partition: usize| cuts.get(partition).map_or(0, |c| c.next_offset);
         self.to.iter().enumerate().any(|(partition, to)| {
             let from = self.from.get(partition).copied().unwrap_or(0);
-            from.max(at(since, partition)) < to.next_offset.min(at(cuts, partition))
+            from.max(cut(since, partition)) < to.next_offset.min(cut(cuts, partition))
         })
     }
 
     /// Returns whether the whole range is below the cuts. A backfill precedes the log.
     pub(crate) fn is_below(&self, cuts: &[Cut]) -> bool {
-        let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
+        let offset = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
         let mut ends = self.to.iter().enumerate();
-        ends.all(|(partition, to)| to.next_offset <= at(partition))
+        ends.all(|(partition, to)| to.next_offset <= offset(partition))
     }
 
-    /// Returns whether it begins where `before` ends.
-    pub(super) fn follows(&self, before: &Self) -> bool {
-        let at = |partition: usize| before.to.get(partition).map_or(0, |cut| cut.next_offset);
+    /// Returns whether it begins where `previous` ends.
+    pub(super) fn follows(&self, previous: &Self) -> bool {
+        let end = |partition: usize| previous.to.get(partition).map_or(0, |cut| cut.next_offset);
         let mut from = self.from.iter().enumerate();
-        self.from.len() >= before.to.len() && from.all(|(partition, from)| *from == at(partition))
+        self.from.len() >= previous.to.len() && from.all(|(index, from)| *from == end(index))
     }
 
     /// Returns the number of events.
@@ -109,7 +109,7 @@ impl FileEntry {
 
 /// Counts all events by UTC day. Includes the days with events between two cuts, and
 /// `additional_days`. Without `since`, all days are included.
-pub(crate) fn days_between(
+pub(crate) fn count_day_events(
     files: &[FileEntry],
     since: Option<&[Cut]>,
     cuts: &[Cut],
@@ -132,7 +132,7 @@ pub(crate) fn days_between(
 
 /// Divides days into tasks of at most `rows_max` events; a task with more has a single day. Returns
 /// the days and the number of events of each task.
-pub(crate) fn day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
+pub(crate) fn plan_day_tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
     let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
     for (day, rows) in days {
         match tasks.last_mut() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use schemas::source::Source;
 use stores::archive::Archive;
 
-use super::version::{RetiredFile, Version, folder, objects};
+use super::version::{RetiredFile, Version, list_parquet_files, versions_folder};
 use crate::{Error, Result};
 
 /// Selects the retired files that garbage collection deletes. Dead files are always deleted.
@@ -15,28 +15,28 @@ pub(crate) struct GarbageScope {
     pub(crate) before_ms: i64,
     /// Deletes all retired files that may name an erased listener. The grace period of their
     /// readers must be over.
-    pub(crate) redacted: bool,
+    pub(crate) includes_unredacted: bool,
 }
 
 impl GarbageScope {
     /// Deletes no retired file.
-    pub(crate) const DEAD: Self = Self {
+    pub(crate) const DEAD_ONLY: Self = Self {
         before_ms: i64::MIN,
-        redacted: false,
+        includes_unredacted: false,
     };
     /// Deletes all retired files.
     pub(crate) const ALL: Self = Self {
         before_ms: i64::MAX,
-        redacted: true,
+        includes_unredacted: true,
     };
 
     const fn includes(self, file: &RetiredFile) -> bool {
-        file.at_ms < self.before_ms || (self.redacted && file.is_redacted)
+        file.at_ms < self.before_ms || (self.includes_unredacted && file.is_unredacted)
     }
 }
 
-/// Deletes dead files, the retired files that `due` selects, and versions that were replaced before
-/// `due.before_ms`.
+/// Deletes dead files, the retired files that `scope` selects, and versions that were replaced
+/// before `scope.before_ms`.
 ///
 /// # Errors
 /// Errors of the archive, and [`Error::Damaged`] if a listed file is missing. Then no retired file
@@ -44,14 +44,14 @@ impl GarbageScope {
 pub(crate) async fn collect_garbage(
     archive: &Archive,
     source: Source,
-    due: GarbageScope,
+    scope: GarbageScope,
     now_ms: i64,
 ) -> Result<()> {
-    let newest = Version::newest(archive, source).await?;
+    let newest = Version::read_newest(archive, source).await?;
     if newest.number == 0 {
         return Ok(());
     }
-    let present = objects(archive, source).await?;
+    let present = list_parquet_files(archive, source).await?;
     let listed = newest.listed_paths();
     let retired: BTreeSet<&str> = newest.retired.iter().map(|file| &*file.path).collect();
     for path in present.keys().map(String::as_str) {
@@ -61,37 +61,37 @@ pub(crate) async fn collect_garbage(
         }
     }
     // A tool that copies the archive may have listed a version until its successor was created.
-    let versions = archive.list(&folder(source)).await?;
+    let versions = archive.list(&versions_folder(source)).await?;
     for pair in versions.windows(2) {
         let [path, next] = pair else { break };
         if let Some(bytes) = archive.get(next).await? {
             let created_at_ms = Version::parse(next, &bytes)?.created_at_ms;
             // A time in the future comes from a wrong clock, so later versions must still be
             // examined.
-            if created_at_ms > now_ms && due.before_ms != i64::MAX {
+            if created_at_ms > now_ms && scope.before_ms != i64::MAX {
                 continue;
             }
-            if created_at_ms >= due.before_ms {
+            if created_at_ms >= scope.before_ms {
                 break;
             }
         }
         archive.delete(path).await?;
     }
-    if !newest.retired.iter().any(|file| due.includes(file)) {
+    if !newest.retired.iter().any(|file| scope.includes(file)) {
         return Ok(());
     }
     let unexpired = newest.files.iter().filter(|file| file.expired.is_none());
     let mut paths = unexpired.filter_map(|file| file.path.as_ref());
     if let Some(path) = paths.find(|path| !present.contains_key(*path)) {
-        let what = "the file is missing, so no replaced file was deleted. Restore it from a copy, or run `backstitch reconcile --expected archive --apply`";
-        return Err(Error::damaged(path, what));
+        let damage = "the file is missing, so no replaced file was deleted. Restore it from a copy, or run `backstitch reconcile --expected archive --apply`";
+        return Err(Error::damaged(path, damage));
     }
-    let due_files = newest.retired.iter().filter(|file| due.includes(file));
-    for file in due_files.filter(|file| present.contains_key(&file.path)) {
+    let files = newest.retired.iter().filter(|file| scope.includes(file));
+    for file in files.filter(|file| present.contains_key(&file.path)) {
         archive.delete(&file.path).await?;
     }
     let mut next = newest.next(now_ms);
-    next.retired.retain(|file| !due.includes(file));
+    next.retired.retain(|file| !scope.includes(file));
     newest.commit(archive, source, &next).await?;
     Ok(())
 }

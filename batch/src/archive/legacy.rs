@@ -144,8 +144,8 @@ impl LegacyRecords {
         let backfills: Vec<LegacyBackfill> = read_records(archive, &folder).await?;
         for (number, backfill) in (1..).zip(&backfills) {
             if backfill.seq != number {
-                let what = format!("the manifest of backfill {number} is missing");
-                return Err(Error::damaged(&folder, what));
+                let damage = format!("the manifest of backfill {number} is missing");
+                return Err(Error::damaged(&folder, damage));
             }
         }
         let folder = legacy_path(source, MANIFESTS);
@@ -161,8 +161,8 @@ impl LegacyRecords {
         let mut next = 0;
         for manifest in &manifests {
             if manifest.first_number() != next {
-                let what = format!("manifest {next} is missing");
-                return Err(Error::damaged(&folder, what));
+                let damage = format!("manifest {next} is missing");
+                return Err(Error::damaged(&folder, damage));
             }
             next = manifest.seq + 1;
         }
@@ -175,7 +175,7 @@ impl LegacyRecords {
             replaced: merged.replaced,
             scrubbed: read_newest(archive, &legacy_path(source, SCRUBBED)).await?,
             reduced: expired.map(|file| (file.file.clone(), file)).collect(),
-            present: version::objects(archive, source)
+            present: version::list_parquet_files(archive, source)
                 .await?
                 .into_keys()
                 .collect(),
@@ -196,7 +196,7 @@ impl LegacyRecords {
         let log_manifests = std::mem::take(&mut self.manifests).into_iter();
         for mut entry in backfill_entries.chain(log_manifests.map(LegacyManifest::into_entry)) {
             version.retired.extend(self.redact(&mut entry));
-            entry.expired = self.expired(&entry);
+            entry.expired = self.find_expired(&entry);
             version.files.push(entry);
         }
         version
@@ -206,19 +206,19 @@ impl LegacyRecords {
     fn redact(&self, entry: &mut FileEntry) -> Option<RetiredFile> {
         let scrubbed = self.scrubbed.files.get(entry.path.as_ref()?)?;
         entry.redacted_through = entry.redacted_through.max(scrubbed.through);
-        let by = scrubbed.by.as_ref()?;
+        let replacement = scrubbed.by.as_ref()?;
         let path = entry.path.take()?;
-        entry.days.clone_from(&by.days);
-        entry.path = (!by.days.is_empty()).then(|| by.path.clone());
+        entry.days.clone_from(&replacement.days);
+        entry.path = (!replacement.days.is_empty()).then(|| replacement.path.clone());
         Some(RetiredFile {
             path,
             at_ms: 0,
-            is_redacted: true,
+            is_unredacted: true,
         })
     }
 
     /// Returns the remains of an expired file.
-    fn expired(&self, entry: &FileEntry) -> Option<ExpiredFile> {
+    fn find_expired(&self, entry: &FileEntry) -> Option<ExpiredFile> {
         let path = entry.path.as_ref()?;
         let reduced = self
             .reduced
@@ -269,7 +269,7 @@ impl LegacyReplacedFile {
         RetiredFile {
             path: self.path,
             at_ms: self.at_ms,
-            is_redacted: false,
+            is_unredacted: false,
         }
     }
 }
@@ -299,5 +299,5 @@ async fn read_newest<T: DeserializeOwned + Default>(archive: &Archive, folder: &
     let bytes = archive.get(&path).await?;
     let bytes =
         bytes.ok_or_else(|| Error::damaged(&path, "it was listed, but no longer exists"))?;
-    from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))
+    from_bytes(&bytes).map_err(|damage| Error::damaged(&path, damage))
 }

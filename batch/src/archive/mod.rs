@@ -19,11 +19,11 @@ pub use backfill::{Backfill, BackfillReport};
 pub(crate) use compact::{CompactedSize, CompactionLimits, compact};
 pub(crate) use expire::{cut_offsets, expire, format_day};
 pub(crate) use expired_days::ExpiredDays;
-pub(crate) use file_entry::{FileEntry, day_tasks, days_between};
+pub(crate) use file_entry::{FileEntry, count_day_events, plan_day_tasks};
 pub(crate) use garbage::{GarbageScope, collect_garbage};
 pub(crate) use read::{DayTotals, EventStream, ExpiredBase, RecordFilter, RepeatFilter};
 pub(crate) use redact::{fence_writers, for_each_listener, redact};
-pub(crate) use version::{Version, objects};
+pub(crate) use version::{Version, list_parquet_files};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

@@ -4,7 +4,7 @@ use schemas::source::Source;
 use stores::archive::Archive;
 
 use super::legacy;
-use super::version::{Version, folder};
+use super::version::{Version, versions_folder};
 use crate::{Error, Result};
 
 impl Version {
@@ -14,9 +14,9 @@ impl Version {
     ///
     /// # Errors
     /// Errors of the archive, and [`Error::Damaged`].
-    pub(crate) async fn newest(archive: &Archive, source: Source) -> Result<Self> {
+    pub(crate) async fn read_newest(archive: &Archive, source: Source) -> Result<Self> {
         loop {
-            let Some(path) = archive.list(&folder(source)).await?.pop() else {
+            let Some(path) = archive.list(&versions_folder(source)).await?.pop() else {
                 if !legacy::has_records(archive, source).await? {
                     return Ok(Self::default());
                 }
@@ -39,7 +39,7 @@ impl Version {
     /// or no such archive exists. The caller must hold the leases of runs and backfills.
     ///
     /// # Errors
-    /// The same as [`Version::newest`].
+    /// The same as [`Version::read_newest`].
     pub(crate) async fn migrate(archive: &Archive, source: Source) -> Result<bool> {
         Ok(Self::has_older_layout(archive, source).await?
             && legacy::migrate(archive, source).await?)
@@ -50,7 +50,7 @@ impl Version {
     /// # Errors
     /// Errors of the archive.
     pub(crate) async fn has_older_layout(archive: &Archive, source: Source) -> Result<bool> {
-        let has_version = !archive.list(&folder(source)).await?.is_empty();
+        let has_version = !archive.list(&versions_folder(source)).await?.is_empty();
         Ok(!has_version && legacy::has_records(archive, source).await?)
     }
 
@@ -60,7 +60,7 @@ impl Version {
         source: Source,
         paths: impl IntoIterator<Item = String>,
     ) -> Result<Self> {
-        let newest = Self::newest(archive, source).await?;
+        let newest = Self::read_newest(archive, source).await?;
         let listed = newest.listed_paths();
         for path in paths {
             let is_retired = newest.retired.iter().any(|retired| retired.path == path);

@@ -18,11 +18,11 @@ use futures::{StreamExt, TryStreamExt};
 use rustc_hash::{FxHashMap, FxHashSet};
 use schemas::plays::{self, EventIdentity, event_identities};
 use schemas::seam::Offset;
-use schemas::time::day_of;
+use schemas::time::utc_day;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
-use super::expire::identity_hashes;
+use super::expire::read_identity_hashes;
 use super::expired_days::ExpiredDays;
 use super::file_entry::FileEntry;
 use crate::table::RowSource;
@@ -62,8 +62,8 @@ impl ExpiredBase {
         Self {
             days: expired_days.collect(),
             since,
-            identities: expired.files(days),
-            rows: expired.rows(days),
+            identities: expired.identity_files(days),
+            rows: expired.count_identities(days),
         }
     }
 
@@ -97,7 +97,7 @@ pub(crate) enum RepeatFilter {
 }
 
 /// The identities of one task may use 1/3 of the query memory.
-const MEMORY_DIVISOR: usize = 3;
+const IDENTITIES_MEMORY_DIVISOR: usize = 3;
 
 /// The identities of the events that a stream has read.
 #[derive(Debug)]
@@ -123,9 +123,9 @@ impl IdentitySet {
         }
         let pool = context.memory_pool();
         if let MemoryLimit::Finite(limit) = pool.memory_limit()
-            && bytes > limit / MEMORY_DIVISOR
+            && bytes > limit / IDENTITIES_MEMORY_DIVISOR
         {
-            let needed = bytes.saturating_mul(MEMORY_DIVISOR);
+            let needed = bytes.saturating_mul(IDENTITIES_MEMORY_DIVISOR);
             return Err(DataFusionError::ResourcesExhausted(format!(
                 "the identities of the {events} events of a task need {bytes} bytes of memory; raise query.memory_bytes to at least {needed}"
             )));
@@ -256,7 +256,7 @@ impl PartitionStream for EventStream {
         let batches = futures::stream::iter(files)
             .then(move |(path, groups)| {
                 let archive = archive.clone();
-                async move { archive.rows(&path, groups, BATCH_ROWS).await }
+                async move { archive.read_rows(&path, groups, BATCH_ROWS).await }
             })
             .try_flatten()
             .map_err(|error| DataFusionError::External(Box::new(error)));
@@ -302,13 +302,13 @@ fn filter_batch(
     identities: &mut IdentitySet,
     totals: &Mutex<DayTotals>,
 ) -> Result<Option<BooleanArray>, DataFusionError> {
-    if let Some(expired) = identity_hashes(batch) {
+    if let Some(expired) = read_identity_hashes(batch) {
         identities.events.extend(expired);
         return Ok(None);
     }
     let schema_error = || {
-        let what = "an archive file does not have the columns of plays";
-        DataFusionError::Execution(what.into())
+        let message = "an archive file does not have the columns of plays";
+        DataFusionError::Execution(message.into())
     };
     if batch.schema_ref().fields() != plays::schema().fields() {
         return Err(schema_error());
@@ -317,7 +317,7 @@ fn filter_batch(
     let partitions = column("partition")?.as_primitive::<Int32Type>();
     let offsets = column("offset")?.as_primitive::<Int64Type>();
     let amounts = column("amount")?.as_primitive::<Int64Type>();
-    let at = column("at")?.as_primitive::<TimestampMicrosecondType>();
+    let times_us = column("at")?.as_primitive::<TimestampMicrosecondType>();
     let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
     let filter: BooleanArray = event_identities(batch)
         .into_iter()
@@ -328,7 +328,7 @@ fn filter_batch(
             if cut.is_none_or(|cut| offsets.value(row) >= *cut) {
                 return Some(false);
             }
-            let day = day_of(at.value(row).div_euclid(1_000_000));
+            let day = utc_day(times_us.value(row).div_euclid(1_000_000));
             let is_included = base.includes(day, partition, offsets.value(row));
             let is_since = |since: &[Offset]| {
                 let since = partition.and_then(|partition| since.get(partition));

@@ -23,7 +23,7 @@ const BATCH_ROWS: usize = 32_768;
 
 /// Maximum files whose search one version records. If another writer is faster, only the search of
 /// these files is repeated.
-const FILES_AT_ONCE: u64 = 32;
+const SEARCHES_MAX: u64 = 32;
 
 /// The outcome of redacting a file.
 enum RedactionOutcome {
@@ -53,20 +53,19 @@ pub(crate) async fn redact(
         stop,
     };
     loop {
-        let before = Version::newest(archive, source).await?;
+        let newest = Version::read_newest(archive, source).await?;
         // Identities name no listener. An expired file is searched if it is restored from a copy.
-        let (readable, _) = before.contents(archive, source).await?;
-        let mut next = before.next(now_ms);
+        let (readable, _) = newest.read_contents(archive, source).await?;
+        let mut next = newest.next(now_ms);
         let (mut searched, mut written, mut is_overtaken) = (0, Vec::new(), false);
         for (index, file) in readable.iter().enumerate() {
-            if file.path.is_none() || file.redacted_through >= through || searched == FILES_AT_ONCE
-            {
+            if file.path.is_none() || file.redacted_through >= through || searched == SEARCHES_MAX {
                 continue;
             }
-            let outcome = match redact_file(&rewriter, file, &next.new_file(source)).await {
+            let outcome = match redact_file(&rewriter, file, &next.new_file_path(source)).await {
                 Ok(outcome) => outcome,
                 // Another writer may have replaced or expired the file.
-                Err(error) if Version::newest(archive, source).await? == before => {
+                Err(error) if Version::read_newest(archive, source).await? == newest => {
                     return Err(error);
                 }
                 Err(_) => {
@@ -89,13 +88,13 @@ pub(crate) async fn redact(
             }
         }
         if searched == 0 && !is_overtaken {
-            return Ok(before);
+            return Ok(newest);
         }
         // Files that were retired earlier may name the same listeners.
         for file in &mut next.retired {
-            file.is_redacted = true;
+            file.is_unredacted = true;
         }
-        if is_overtaken || !before.commit(archive, source, &next).await? {
+        if is_overtaken || !newest.commit(archive, source, &next).await? {
             Version::discard(archive, source, written).await?;
         }
     }
@@ -108,7 +107,7 @@ pub(crate) async fn redact(
 /// Errors of the archive.
 pub(crate) async fn fence_writers(archive: &Archive, source: Source, now_ms: i64) -> Result<()> {
     loop {
-        let newest = Version::newest(archive, source).await?;
+        let newest = Version::read_newest(archive, source).await?;
         let mut next = newest.next(now_ms);
         next.open_backfills.clear();
         if newest.commit(archive, source, &next).await? {
@@ -153,7 +152,9 @@ pub(crate) async fn for_each_listener(
     mut visit: impl FnMut(i64),
 ) -> Result<()> {
     let column = Some("listener_id");
-    let mut batches = archive.columns(path, groups, BATCH_ROWS, column).await?;
+    let mut batches = archive
+        .read_columns(path, groups, BATCH_ROWS, column)
+        .await?;
     while let Some(batch) = batches.try_next().await? {
         let listeners = batch.column_by_name("listener_id");
         let listeners = listeners.and_then(|column| column.as_primitive_opt::<Int64Type>());

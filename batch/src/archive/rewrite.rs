@@ -65,7 +65,7 @@ impl Rewriter<'_> {
                 };
                 check_stop(self.stop)?;
                 let groups = day_rows.row_groups.clone().collect();
-                let mut batches = self.archive.rows(path, groups, BATCH_ROWS).await?;
+                let mut batches = self.archive.read_rows(path, groups, BATCH_ROWS).await?;
                 let mut count = 0;
                 while let Some(batch) = batches.try_next().await? {
                     count += batch.num_rows() as u64;
@@ -75,16 +75,16 @@ impl Rewriter<'_> {
                     writer = write(writer, Some(batch)).await?;
                     let bytes = writer.memory_size() + writer.inner().capacity();
                     self.memory.try_resize(bytes).map_err(|error| {
-                        let doing = format!("rewriting {path} (raise query.memory_bytes)");
-                        Error::fault(&doing, error)
+                        let operation = format!("rewriting {path} (raise query.memory_bytes)");
+                        Error::fault(&operation, error)
                     })?;
                 }
                 if count != day_rows.rows {
                     let expected = day_rows.rows;
-                    let what = format!(
+                    let damage = format!(
                         "it has {count} events of day {day}, but its entry says {expected}"
                     );
-                    return Err(Error::damaged(path, what));
+                    return Err(Error::damaged(path, damage));
                 }
             }
             writer = write(writer, None).await?;
@@ -136,7 +136,7 @@ impl RewrittenFile {
         let mut checksum = Checksum::new()?;
         for day_rows in self.days.values() {
             let groups = day_rows.row_groups.clone().collect();
-            let mut batches = archive.rows(path, groups, BATCH_ROWS).await?;
+            let mut batches = archive.read_rows(path, groups, BATCH_ROWS).await?;
             while let Some(batch) = batches.try_next().await? {
                 checksum.update(&batch)?;
             }
@@ -144,8 +144,8 @@ impl RewrittenFile {
         if checksum.finish() == self.checksum {
             return Ok(());
         }
-        let what = "its content differs from the data just written";
-        Err(Error::damaged(path, what))
+        let damage = "its content differs from the data just written";
+        Err(Error::damaged(path, damage))
     }
 }
 
@@ -161,7 +161,7 @@ impl Checksum {
         let fields = schema.fields().iter();
         let fields = fields.map(|field| SortField::new(field.data_type().clone()));
         Ok(Self {
-            rows: RowConverter::new(fields.collect()).map_err(unreadable)?,
+            rows: RowConverter::new(fields.collect()).map_err(unreadable_error)?,
             hash: Xxh3Default::new(),
         })
     }
@@ -170,7 +170,7 @@ impl Checksum {
         let rows = self
             .rows
             .convert_columns(batch.columns())
-            .map_err(unreadable)?;
+            .map_err(unreadable_error)?;
         for row in &rows {
             self.hash.update(row.as_ref());
         }
@@ -182,6 +182,6 @@ impl Checksum {
     }
 }
 
-fn unreadable(error: ArrowError) -> Error {
+fn unreadable_error(error: ArrowError) -> Error {
     Error::fault("reading rows of the archive", error)
 }

@@ -33,7 +33,7 @@ const NUMBER_DIGITS: usize = 10;
 pub(crate) struct Version {
     /// Counts from 1; 0 if no version exists yet.
     pub(super) number: u64,
-    /// Milliseconds since the Unix epoch.
+    /// When it was created, in milliseconds since the Unix epoch.
     pub(super) created_at_ms: i64,
     /// The number of backfills whose files are listed.
     pub(super) backfills: u64,
@@ -51,11 +51,15 @@ pub(crate) struct Version {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RetiredFile {
     pub(super) path: String,
-    /// Milliseconds since the Unix epoch.
+    /// When it was retired, in milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
     /// True if it may name an erased listener.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) is_redacted: bool,
+    #[serde(
+        rename = "is_redacted",
+        default,
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub(super) is_unredacted: bool,
 }
 
 impl Version {
@@ -75,8 +79,8 @@ impl Version {
             ));
         }
         for pair in version.log_files().windows(2) {
-            if let [before, after] = pair
-                && !after.follows(before)
+            if let [previous, file] = pair
+                && !file.follows(previous)
             {
                 return Err(damaged(
                     "a file does not begin where the previous one ends".to_owned(),
@@ -126,12 +130,12 @@ impl Version {
     }
 
     /// Returns a path for a new file of events, which this version is the first to list.
-    pub(super) fn new_file(&self, source: Source) -> String {
+    pub(super) fn new_file_path(&self, source: Source) -> String {
         new_path(&files_folder(source), self.number)
     }
 
     /// Returns a path for a new file of identities, which this version is the first to list.
-    pub(super) fn new_identities(&self, source: Source) -> String {
+    pub(super) fn new_identities_path(&self, source: Source) -> String {
         new_path(&identities_folder(source), self.number)
     }
 
@@ -140,7 +144,7 @@ impl Version {
         self.retired.push(RetiredFile {
             path,
             at_ms: self.created_at_ms,
-            is_redacted: false,
+            is_unredacted: false,
         });
     }
 
@@ -166,7 +170,7 @@ impl Version {
             return Ok(false);
         }
         // A writer that stalled for hours may create a number that was deleted long ago.
-        Ok(archive.list(&folder(source)).await?.last() == Some(&path))
+        Ok(archive.list(&versions_folder(source)).await?.last() == Some(&path))
     }
 
     /// Returns the files to read, and the days with expired events. An expired file that was
@@ -174,7 +178,7 @@ impl Version {
     ///
     /// # Errors
     /// Errors of the archive.
-    pub(crate) async fn contents(
+    pub(crate) async fn read_contents(
         &self,
         archive: &Archive,
         source: Source,
@@ -183,7 +187,7 @@ impl Version {
         if files.iter().all(|file| file.expired.is_none()) {
             return Ok((files, days));
         }
-        let present = event_files(archive, source).await?;
+        let present = list_parquet_paths(archive, source).await?;
         for file in &mut files {
             let is_present = file
                 .path
@@ -201,12 +205,12 @@ impl Version {
     ///
     /// # Errors
     /// Errors of the archive.
-    pub(crate) async fn expired_bounds(
+    pub(crate) async fn find_expired_bounds(
         &self,
         archive: &Archive,
         source: Source,
     ) -> Result<Option<(i64, i64)>> {
-        let (_, days) = self.contents(archive, source).await?;
+        let (_, days) = self.read_contents(archive, source).await?;
         Ok(days.bounds())
     }
 
@@ -219,8 +223,8 @@ impl Version {
         archive: &Archive,
         source: Source,
     ) -> Result<Vec<String>> {
-        let (files, _) = self.contents(archive, source).await?;
-        let present = event_files(archive, source).await?;
+        let (files, _) = self.read_contents(archive, source).await?;
+        let present = list_parquet_paths(archive, source).await?;
         let listed = files.into_iter().filter_map(|file| file.path);
         Ok(listed.filter(|path| !present.contains(path)).collect())
     }
@@ -247,7 +251,7 @@ impl Version {
     }
 
     fn path(&self, source: Source) -> String {
-        format!("{}/{:010}.json", folder(source), self.number)
+        format!("{}/{:010}.json", versions_folder(source), self.number)
     }
 }
 
@@ -255,18 +259,21 @@ impl Version {
 ///
 /// # Errors
 /// Errors of the archive.
-pub(crate) async fn objects(
+pub(crate) async fn list_parquet_files(
     archive: &Archive,
     source: Source,
 ) -> Result<BTreeMap<String, StoredObject>> {
-    let objects = archive.objects(&root(source)).await?.into_iter();
+    let objects = archive
+        .list_objects(&archive_folder(source))
+        .await?
+        .into_iter();
     let files = objects.filter(|object| object.path.ends_with(".parquet"));
     Ok(files.map(|object| (object.path.clone(), object)).collect())
 }
 
 /// Lists the paths of all Parquet files of a source's archive.
-async fn event_files(archive: &Archive, source: Source) -> Result<BTreeSet<String>> {
-    let paths = archive.list(&root(source)).await?.into_iter();
+async fn list_parquet_paths(archive: &Archive, source: Source) -> Result<BTreeSet<String>> {
+    let paths = archive.list(&archive_folder(source)).await?.into_iter();
     Ok(paths.filter(|path| path.ends_with(".parquet")).collect())
 }
 
@@ -292,20 +299,20 @@ fn version_number(path: &str) -> Option<u64> {
     name.get(..NUMBER_DIGITS)?.parse().ok()
 }
 
-fn root(source: Source) -> String {
+fn archive_folder(source: Source) -> String {
     format!("archive/{source}")
 }
 
-pub(super) fn folder(source: Source) -> String {
-    format!("{}/versions", root(source))
+pub(super) fn versions_folder(source: Source) -> String {
+    format!("{}/versions", archive_folder(source))
 }
 
 pub(super) fn files_folder(source: Source) -> String {
-    format!("{}/files", root(source))
+    format!("{}/files", archive_folder(source))
 }
 
 pub(super) fn identities_folder(source: Source) -> String {
-    format!("{}/identities", root(source))
+    format!("{}/identities", archive_folder(source))
 }
 
 #[cfg(test)]

@@ -40,14 +40,16 @@ async fn put(archive: &Archive, path: &str) {
 
 /// Starts an append, a compaction, a redaction or a backfill on the newest version.
 async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
-    let base = Version::newest(archive, SOURCE).await.expect("a version");
+    let base = Version::read_newest(archive, SOURCE)
+        .await
+        .expect("a version");
     let mut next = base.next(now_ms);
-    let written = next.new_file(SOURCE);
+    let written = next.new_file_path(SOURCE);
     put(archive, &written).await;
-    let (at, logged) = (next.log_start_index(), next.log_files().len());
+    let (log_start, logged) = (next.log_start_index(), next.log_files().len());
     match rng.random_range(0..4) {
         0 if logged >= 2 => {
-            let first = at + rng.random_range(0..logged - 1);
+            let first = log_start + rng.random_range(0..logged - 1);
             let inputs = next.files.splice(first..first + 2, []).collect::<Vec<_>>();
             let compacted = FileEntry {
                 from: inputs[0].from.clone(),
@@ -69,7 +71,7 @@ async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
                 path: Some(written.clone()),
                 ..FileEntry::default()
             };
-            next.files.insert(at, backfill);
+            next.files.insert(log_start, backfill);
         }
         _ => {
             let from = next.end().first().map_or(0, |cut| cut.next_offset);
@@ -87,14 +89,16 @@ async fn begin(archive: &Archive, rng: &mut StdRng, now_ms: i64) -> Writer {
 /// Checks that every listed file exists. After a full collection, all other files must have later
 /// numbers.
 async fn check(archive: &Archive, expected: &Version, open: &[Writer], collected_at: Option<u64>) {
-    let newest = Version::newest(archive, SOURCE).await.expect("a version");
+    let newest = Version::read_newest(archive, SOURCE)
+        .await
+        .expect("a version");
     assert_eq!(newest.files, expected.files);
     let listed: BTreeSet<String> = newest
         .listed_paths()
         .into_iter()
         .map(str::to_owned)
         .collect();
-    let present = event_files(archive, SOURCE).await.expect("files");
+    let present = list_parquet_paths(archive, SOURCE).await.expect("files");
     assert!(present.is_superset(&listed), "{listed:?} {present:?}");
     if let Some(number) = collected_at {
         let may_commit = open.iter().filter(|writer| writer.next.number > number);
@@ -120,13 +124,16 @@ async fn history(seed: u64) {
                 let before_ms = now_ms - 5;
                 let recent = GarbageScope {
                     before_ms,
-                    redacted: rng.random(),
+                    includes_unredacted: rng.random(),
                 };
-                let due = [GarbageScope::DEAD, recent, GarbageScope::ALL][rng.random_range(0..3)];
-                let newest = Version::newest(&archive, SOURCE).await.expect("a version");
-                let collected = collect_garbage(&archive, SOURCE, due, now_ms).await;
+                let scope =
+                    [GarbageScope::DEAD_ONLY, recent, GarbageScope::ALL][rng.random_range(0..3)];
+                let newest = Version::read_newest(&archive, SOURCE)
+                    .await
+                    .expect("a version");
+                let collected = collect_garbage(&archive, SOURCE, scope, now_ms).await;
                 collected.expect("collecting");
-                collected_at = (due.before_ms == i64::MAX).then_some(newest.number);
+                collected_at = (scope.before_ms == i64::MAX).then_some(newest.number);
             }
             1 | 2 if open.len() < WRITERS => open.push(begin(&archive, &mut rng, now_ms).await),
             _ if !open.is_empty() => {
@@ -160,7 +167,7 @@ async fn overlapping_writers_lose_no_file_and_leave_no_garbage() {
 async fn rejects_a_commit_if_the_base_version_was_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
     let archive = Archive::local(folder.path()).expect("an archive");
-    let empty = Version::newest(&archive, SOURCE).await.expect("none");
+    let empty = Version::read_newest(&archive, SOURCE).await.expect("none");
     let first = empty.next(1);
     assert!(
         empty
@@ -192,7 +199,10 @@ async fn rejects_a_commit_if_the_base_version_was_deleted() {
             .await
             .expect("too late")
     );
-    assert_eq!(Version::newest(&archive, SOURCE).await.expect("it"), second);
+    assert_eq!(
+        Version::read_newest(&archive, SOURCE).await.expect("it"),
+        second
+    );
     // The archive was restored from a copy, so the version differs.
     let path = second.path(SOURCE);
     archive
@@ -211,9 +221,9 @@ async fn rejects_a_commit_if_the_base_version_was_deleted() {
 async fn keeps_retired_files_while_a_listed_file_is_missing() {
     let folder = tempfile::tempdir().expect("a folder");
     let archive = Archive::local(folder.path()).expect("an archive");
-    let empty = Version::newest(&archive, SOURCE).await.expect("none");
+    let empty = Version::read_newest(&archive, SOURCE).await.expect("none");
     let mut first = empty.next(1);
-    let old = first.new_file(SOURCE);
+    let old = first.new_file_path(SOURCE);
     put(&archive, &old).await;
     first.files.push(entry(0, 5, &old));
     assert!(
@@ -223,7 +233,7 @@ async fn keeps_retired_files_while_a_listed_file_is_missing() {
             .expect("created")
     );
     let mut second = first.next(2);
-    let new = second.new_file(SOURCE);
+    let new = second.new_file_path(SOURCE);
     second.files[0].path = Some(new.clone());
     second.retire(old.clone());
     assert!(

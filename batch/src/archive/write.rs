@@ -15,13 +15,13 @@ use schemas::clock::Clock;
 use schemas::plays::{self, Decoder, Line};
 use schemas::seam::{Cut, LastRecord, Offset};
 use schemas::source::Source;
-use schemas::time::day_of;
+use schemas::time::utc_day;
 use stores::archive::Archive;
 use stores::dead_letters;
 use stores::erasures::Suppressions;
 use stores::log::{FetchLimit, LogIdentityVerifier, LogRead, Records};
 use stores::parquet_file;
-use stores::registry::{Schemas, read_writers};
+use stores::registry::{SchemaSource, read_writer_schemas};
 use tokio_util::sync::CancellationToken;
 
 use super::file_entry::{DayRows, FileEntry};
@@ -48,7 +48,7 @@ pub(crate) struct FileSize {
 pub(crate) struct Archiver<'a> {
     log: &'a dyn LogRead,
     archive: &'a Archive,
-    schemas: &'a dyn Schemas,
+    schemas: &'a dyn SchemaSource,
     suppressions: &'a Suppressions,
     source: Source,
     size: FileSize,
@@ -89,7 +89,7 @@ impl<'a> Archiver<'a> {
             source,
             size,
             clock: &*ports.clock,
-            version: Version::newest(&ports.archive, source).await?,
+            version: Version::read_newest(&ports.archive, source).await?,
             verifiers: Vec::new(),
         })
     }
@@ -117,8 +117,8 @@ impl<'a> Archiver<'a> {
         };
         let targets: Vec<Offset> = file.to.iter().map(|cut| cut.next_offset).collect();
         // A partition without records in this file ends as in the previous file.
-        let before = index.checked_sub(1).and_then(|index| files.get(index));
-        let last = |partition: usize| before.and_then(|before| before.to.get(partition)?.last);
+        let previous = index.checked_sub(1).and_then(|index| files.get(index));
+        let last = |partition: usize| previous.and_then(|file| file.to.get(partition)?.last);
         let from = (0..targets.len()).map(|partition| Cut {
             next_offset: file.from.get(partition).copied().unwrap_or(0),
             last: last(partition),
@@ -149,8 +149,8 @@ impl<'a> Archiver<'a> {
     /// Returns how many offsets below `targets` (one for each partition) are not archived yet.
     pub(crate) fn lag(&self, targets: &[Offset]) -> u64 {
         let ends = self.archived_ends(targets.len());
-        let missing = ends.iter().zip(targets).map(|(at, target)| {
-            let missing = target.saturating_sub(at.next_offset);
+        let missing = ends.iter().zip(targets).map(|(end, target)| {
+            let missing = target.saturating_sub(end.next_offset);
             u64::try_from(missing).unwrap_or(0)
         });
         missing.sum()
@@ -196,7 +196,7 @@ impl<'a> Archiver<'a> {
     async fn append(&mut self, mut entry: FileEntry, bytes: Option<&Bytes>) -> Result<bool> {
         loop {
             let mut next = self.version.next(self.clock.now_ms());
-            entry.path = bytes.map(|_| next.new_file(self.source));
+            entry.path = bytes.map(|_| next.new_file_path(self.source));
             if let (Some(path), Some(bytes)) = (&entry.path, bytes) {
                 self.archive.put(path, bytes.clone()).await?;
             }
@@ -248,11 +248,11 @@ impl<'a> Archiver<'a> {
         let known = known.iter().zip(&mut self.verifiers);
         for (partition, (known, verifier)) in (0_u32..).zip(known) {
             let Some(known) = *known else { continue };
-            let found = verifier.verify(self.log, topic, partition, known);
-            let other = match found.await {
+            let verified = verifier.verify(self.log, topic, partition, known);
+            let other = match verified.await {
                 Ok(Ok(())) => continue,
                 Ok(Err(other)) => other.to_string(),
-                Err(stores::Error::Refused(why)) => why,
+                Err(stores::Error::Refused(reason)) => reason,
                 Err(error) => return Err(error.into()),
             };
             return Err(lost_log_error(format!(
@@ -284,15 +284,15 @@ impl<'a> Archiver<'a> {
         };
         for (partition, target) in targets.iter().enumerate() {
             let (mut rows, mut bytes) = (0, 0);
-            while let Some(at) = range.to.get(partition).copied()
-                && at.next_offset < *target
+            while let Some(position) = range.to.get(partition).copied()
+                && position.next_offset < *target
                 && rows < rows_max
                 && bytes < bytes_max
             {
                 let number = u32::try_from(partition).map_err(|e| Error::fault("partition", e))?;
-                let offsets = at.next_offset..*target;
+                let offsets = position.next_offset..*target;
                 let (next, records) = self.fetch(number, offsets, bytes_max).await?;
-                if next == at.next_offset {
+                if next == position.next_offset {
                     return Err(lost_log_error(format!(
                         "{}/{partition}: the log ends at offset {next}, before the cut at {target}: records were lost, or the topic was recreated",
                         self.source.topic()
@@ -300,13 +300,13 @@ impl<'a> Archiver<'a> {
                 }
                 rows += records.len();
                 bytes += records.value_bytes();
-                let last = records.last().or(at.last);
+                let last = records.last().or(position.last);
                 if let Some(known) = range.known.get_mut(partition) {
                     *known = known.or(records.first());
                 }
                 let decoded = self.decode(number, records, &mut range.dead_letters);
-                let (decoded, left_out) = decoded.await?;
-                range.rejected += (decoded.rejected.len() + left_out) as u64;
+                let (decoded, excluded) = decoded.await?;
+                range.rejected += (decoded.rejected.len() + excluded) as u64;
                 range
                     .events
                     .push(remove_listeners(&suppressed, decoded.events));
@@ -351,24 +351,24 @@ impl<'a> Archiver<'a> {
         records: Records,
         dead_letters: &mut BTreeMap<u32, BTreeSet<Offset>>,
     ) -> Result<(plays::DecodedPlays, usize)> {
-        let writers = read_writers(self.schemas, &records.values).await?;
+        let writers = read_writer_schemas(self.schemas, &records.values).await?;
         let mut not_counted = None;
         if records.values.iter().flatten().any(is_framed) {
-            let found: &BTreeSet<Offset> = match dead_letters.entry(partition) {
-                Entry::Occupied(found) => found.into_mut(),
-                Entry::Vacant(none) => {
+            let offsets: &BTreeSet<Offset> = match dead_letters.entry(partition) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
                     let since_ms = records.first().map_or(0, |first| first.logged_at_ms);
-                    let found = dead_letters::dead_lettered_offsets(
+                    let offsets = dead_letters::find_dead_lettered_offsets(
                         self.log,
                         self.source,
                         partition,
                         since_ms,
                     );
-                    none.insert(found.await?)
+                    entry.insert(offsets.await?)
                 }
             };
-            not_counted = Some(found);
-            self.check_schemas_known(partition, &records, &writers, found)?;
+            not_counted = Some(offsets);
+            self.check_schemas_known(partition, &records, &writers, offsets)?;
         }
         let work = move || {
             let lines = (0..records.len()).map(|index| Line {
@@ -382,12 +382,12 @@ impl<'a> Archiver<'a> {
             .await
             .map_err(|e| Error::fault("decoding ended", e))?;
         let mut decoded = decoded.map_err(|e| Error::fault("decoding", e))?;
-        let left_out = match not_counted {
+        let excluded = match not_counted {
             Some(not_counted) => decoded.exclude_offsets(not_counted),
             None => Ok(0),
         };
-        let left_out = left_out.map_err(|e| Error::fault("leaving dead letters out", e))?;
-        Ok((decoded, left_out))
+        let excluded = excluded.map_err(|e| Error::fault("leaving dead letters out", e))?;
+        Ok((decoded, excluded))
     }
 
     /// Refuses a record with an unknown schema that is not a dead letter yet. The schema may be
@@ -400,14 +400,14 @@ impl<'a> Archiver<'a> {
         dead_letters: &BTreeSet<Offset>,
     ) -> Result<()> {
         for (offset, bytes) in records.offsets.values().iter().zip(records.values.iter()) {
-            if let Some(why) = bytes.and_then(|bytes| writers.schema_error(bytes))
+            if let Some(reason) = bytes.and_then(|bytes| writers.schema_error(bytes))
                 && !dead_letters.contains(offset)
             {
                 let topic = self.source.topic();
                 return Err(Error::Store(stores::Error::Unavailable {
-                    what: format!("archiving {topic}/{partition} at offset {offset}"),
-                    why: format!(
-                        "{why}, and the record is not a dead letter yet. Run `backstitch speed`, which decides; if it has already counted the record, restore the schema in the registry"
+                    operation: format!("archiving {topic}/{partition} at offset {offset}"),
+                    reason: format!(
+                        "{reason}, and the record is not a dead letter yet. Run `backstitch speed`, which decides; if it has already counted the record, restore the schema in the registry"
                     ),
                 }));
             }
@@ -433,13 +433,13 @@ async fn encode_range(range: DecodedRange) -> Result<(FileEntry, Option<Bytes>)>
 }
 
 /// Returns the rows of each UTC day, in order.
-fn rows_by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
+fn group_rows_by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
     let mut by_day: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
-    if let Some(at) = events.column_by_name("at") {
-        let at = at.as_primitive::<TimestampMicrosecondType>().values();
-        for (row, micros) in (0_u32..).zip(at.iter()) {
+    if let Some(times_us) = events.column_by_name("at") {
+        let times_us = times_us.as_primitive::<TimestampMicrosecondType>().values();
+        for (row, time_us) in (0_u32..).zip(times_us.iter()) {
             by_day
-                .entry(day_of(micros.div_euclid(1_000_000)))
+                .entry(utc_day(time_us.div_euclid(1_000_000)))
                 .or_default()
                 .push(row);
         }
@@ -463,7 +463,7 @@ fn encode(events: &[RecordBatch]) -> Result<EncodedEvents, ParquetError> {
     if events.num_rows() == 0 {
         return Ok((None, BTreeMap::new()));
     }
-    let batches = rows_by_day(&events).into_iter();
+    let batches = group_rows_by_day(&events).into_iter();
     let batches = batches.map(|(day, rows)| (day, take_record_batch(&events, &rows)));
     let (bytes, days) = encode_days(plays::schema(), batches)?;
     Ok((Some(bytes), days))

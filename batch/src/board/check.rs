@@ -35,7 +35,7 @@ pub(crate) async fn check(
             continue;
         };
         let (rows, visible) = (manifest.rows(), snapshot.visible_rows);
-        let (previous, others) = previous_rows(views, view, manifest.keys.as_ref()).await?;
+        let (previous, others) = count_previous_rows(views, view, manifest.keys.as_ref()).await?;
         manifest.view_rows = Some(others + rows);
         if previous >= rows_min && rows < previous / 2 {
             faults.push(format!(
@@ -51,14 +51,14 @@ pub(crate) async fn check(
 }
 
 /// Returns how many rows a view has for the keys of a result, and how many for other keys.
-async fn previous_rows(
+async fn count_previous_rows(
     views: &dyn ViewsWrite,
     view: &PlannedView,
     keys: Option<&BTreeSet<i64>>,
 ) -> Result<(u64, u64)> {
     let total = match view.rows {
         Some(rows) => rows,
-        None => all_rows(views, &view.job).await?,
+        None => count_all_rows(views, &view.job).await?,
     };
     let Some(keys) = keys else {
         return Ok((total, 0));
@@ -67,30 +67,30 @@ async fn previous_rows(
     let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
     let mut rows = 0;
     for keys in keys.chunks(READ_KEYS) {
-        rows += rows_of_keys(views, &view.job, keys).await?;
+        rows += count_key_rows(views, &view.job, keys).await?;
     }
     Ok((rows, total.saturating_sub(rows)))
 }
 
-async fn all_rows(views: &dyn ViewsWrite, job: &Job<Board>) -> Result<u64> {
+async fn count_all_rows(views: &dyn ViewsWrite, job: &Job<Board>) -> Result<u64> {
     let mut rows = 0;
     let mut pages = pin!(stream_pages(
         |after| views.keys(job.view(), after, READ_KEYS),
         Vec::clone
     ));
     while let Some(keys) = pages.try_next().await? {
-        rows += rows_of_keys(views, job, &keys).await?;
+        rows += count_key_rows(views, job, &keys).await?;
     }
     Ok(rows)
 }
 
 /// Returns the number of rows according to the heads of some keys.
-async fn rows_of_keys(views: &dyn ViewsWrite, job: &Job<Board>, keys: &[Vec<u8>]) -> Result<u64> {
+async fn count_key_rows(views: &dyn ViewsWrite, job: &Job<Board>, keys: &[Vec<u8>]) -> Result<u64> {
     let heads = views.heads(job.view(), keys).await?.unwrap_or_default();
     let has_scores = !job.score().0.is_empty();
     // An unreadable head is ignored: it is about to be replaced.
-    let sheets = heads
+    let versions = heads
         .into_iter()
         .filter_map(|head| VersionTrees::open(&head?.root, has_scores).ok());
-    Ok(sheets.map(|sheet| sheet.entry_count()).sum())
+    Ok(versions.map(|version| version.entry_count()).sum())
 }

@@ -20,14 +20,14 @@ use datafusion::physical_plan::{
 use datafusion::prelude::ident;
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
-use jobs::{Board, Engine, Job, check_rows, plan_query};
+use jobs::{Board, Engine, Job, check_rows, plan_job};
 use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use stores::archive::Archive;
 use stores::parquet_file;
 use uuid::Uuid;
 
-use super::key_ranges::{KeyRange, key_column, split_by_key};
+use super::key_ranges::{KeyRange, find_key_column, split_by_key};
 use super::manifest::ResultFile;
 use crate::snapshot::SnapshotFile;
 use crate::{Error, Result, query_error};
@@ -49,7 +49,7 @@ const KEY_PRESERVING_NODES: [&str; 7] = [
     "UnionExec",
 ];
 /// The order of each column of a result.
-const ORDER: SortOptions = SortOptions {
+const COLUMN_ORDER: SortOptions = SortOptions {
     descending: false,
     nulls_first: true,
 };
@@ -78,7 +78,10 @@ impl Compute {
 
     async fn compute_file(&self, file: &SnapshotFile) -> Result<JobFiles> {
         let groups = (0..file.row_groups).collect();
-        let rows = self.archive.rows(&file.path, groups, READ_ROWS).await?;
+        let rows = self
+            .archive
+            .read_rows(&file.path, groups, READ_ROWS)
+            .await?;
         let rows: Vec<_> = rows.try_collect().await?;
         let mut written = Vec::new();
         for job in &self.jobs {
@@ -88,12 +91,15 @@ impl Compute {
                 .iter()
                 .any(|batch| batch.schema().fields() != schema.fields())
             {
-                let what = "its columns are not those of its source";
-                return Err(Error::damaged(&file.path, what));
+                let damage = "its columns are not those of its source";
+                return Err(Error::damaged(&file.path, damage));
             }
             let mut writer = RowWriter::new(self, job);
-            for key_range in self.key_ranges(job, &schema, &rows, KEY_ROWS_MAX).await? {
-                let mut batches = self.sorted_rows(job, &schema, &key_range).await?;
+            for key_range in self
+                .divide_by_key(job, &schema, &rows, KEY_ROWS_MAX)
+                .await?
+            {
+                let mut batches = self.compute_sorted_rows(job, &schema, &key_range).await?;
                 while let Some(batch) = batches.try_next().await.map_err(query_error(job))? {
                     writer.write(&check_rows(job, &batch)?).await?;
                 }
@@ -106,7 +112,7 @@ impl Compute {
     /// Divides rows into ranges that are computed separately; a key with more than `rows_max` rows
     /// is a range of its own. If the query does not preserve the order of keys, all rows are one
     /// range.
-    async fn key_ranges(
+    async fn divide_by_key(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
@@ -114,14 +120,14 @@ impl Compute {
         rows_max: usize,
     ) -> Result<Vec<KeyRange>> {
         let first_batch = rows.get(..1).unwrap_or_default();
-        match self.sorted_rows_by_key(job, schema, first_batch).await? {
+        match self.compute_rows_by_key(job, schema, first_batch).await? {
             Some(_) => Ok(split_by_key(job, rows, rows_max)),
             None => Ok(vec![KeyRange::unordered(rows)]),
         }
     }
 
     /// Runs a job's query on a range, and returns the rows in result order.
-    async fn sorted_rows(
+    async fn compute_sorted_rows(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
@@ -129,7 +135,7 @@ impl Compute {
     ) -> Result<SendableRecordBatchStream> {
         if key_range.is_by_key
             && let Some(sorted) = self
-                .sorted_rows_by_key(job, schema, &key_range.rows)
+                .compute_rows_by_key(job, schema, &key_range.rows)
                 .await?
         {
             return Ok(sorted);
@@ -137,15 +143,15 @@ impl Compute {
         let failed = query_error(job);
         let rows = vec![key_range.rows.clone()];
         let table = MemTable::try_new(Arc::clone(schema), rows).map_err(failed)?;
-        let frame = plan_query(&self.engine.session(), job, Arc::new(table)).await?;
-        let frame = frame.sort(order(job).map(sort_expr).collect());
+        let frame = plan_job(&self.engine.create_session(), job, Arc::new(table)).await?;
+        let frame = frame.sort(order_columns(job).map(to_sort_expr).collect());
         let sorted = frame.map_err(failed)?.execute_stream().await;
         Ok(sorted.map_err(failed)?)
     }
 
     /// Runs the query on rows in key order with few keys in memory at a time, where a full sort
     /// would spill. Returns `None` if the query does not preserve the order of keys.
-    async fn sorted_rows_by_key(
+    async fn compute_rows_by_key(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
@@ -156,11 +162,11 @@ impl Compute {
         };
         let failed = query_error(job);
         let table = MemTable::try_new(Arc::clone(schema), vec![rows.to_vec()]).map_err(failed)?;
-        let table = table.with_sort_order(vec![vec![sort_expr(&key.name)]]);
-        let frame = plan_query(&self.engine.session(), job, Arc::new(table)).await?;
+        let table = table.with_sort_order(vec![vec![to_sort_expr(&key.name)]]);
+        let frame = plan_job(&self.engine.create_session(), job, Arc::new(table)).await?;
         let task_context = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await.map_err(failed)?;
-        let Some(plan) = sorted_by_key(job, plan).map_err(failed)? else {
+        let Some(plan) = sort_within_keys(job, plan).map_err(failed)? else {
             return Ok(None);
         };
         let sorted = execute_stream(Arc::new(plan), task_context).map_err(failed)?;
@@ -170,15 +176,15 @@ impl Compute {
 
 /// Sorts a plan's output within each key into result order; `None` if the plan does not preserve
 /// the order of keys.
-fn sorted_by_key(
+fn sort_within_keys(
     job: &Job<Board>,
     plan: Arc<dyn ExecutionPlan>,
 ) -> Result<Option<PartialSortExec>, DataFusionError> {
-    let by = |name: &str| {
+    let sort_by = |name: &str| {
         let column = col(name, &plan.schema())?;
-        Ok::<_, DataFusionError>(PhysicalSortExpr::new(column, ORDER))
+        Ok::<_, DataFusionError>(PhysicalSortExpr::new(column, COLUMN_ORDER))
     };
-    let key = job.key().0.iter().map(|column| by(&column.name));
+    let key = job.key().0.iter().map(|column| sort_by(&column.name));
     let key = key.collect::<Result<Vec<_>, _>>()?;
     let key_columns = key.len();
     let is_single = plan.output_partitioning().partition_count() == 1;
@@ -188,7 +194,9 @@ fn sorted_by_key(
     {
         return Ok(None);
     }
-    let full_order = order(job).map(by).collect::<Result<Vec<_>, _>>()?;
+    let full_order = order_columns(job)
+        .map(sort_by)
+        .collect::<Result<Vec<_>, _>>()?;
     let full_order = LexOrdering::new(full_order);
     Ok(full_order.map(|full_order| PartialSortExec::new(full_order, plan, key_columns)))
 }
@@ -212,15 +220,15 @@ fn preserves_key_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// Returns the columns of the result order: key, board, score, member.
-fn order(job: &Job<Board>) -> impl Iterator<Item = &str> {
+fn order_columns(job: &Job<Board>) -> impl Iterator<Item = &str> {
     [job.key(), job.board_columns(), job.score(), job.member()]
         .into_iter()
         .flat_map(|shape| &shape.0)
         .map(|column| column.name.as_str())
 }
 
-fn sort_expr(column: &str) -> SortExpr {
-    ident(column).sort(!ORDER.descending, ORDER.nulls_first)
+fn to_sort_expr(column: &str) -> SortExpr {
+    ident(column).sort(!COLUMN_ORDER.descending, COLUMN_ORDER.nulls_first)
 }
 
 /// Writes the rows of one job for one file of the snapshot.
@@ -264,7 +272,7 @@ impl<'a> RowWriter<'a> {
 
     /// Checks that keys ascend: a repeated key would replace its own earlier rows.
     fn check_key_order(&mut self, rows: &RecordBatch) -> Result<()> {
-        let keys = key_column(self.job, rows).into_iter();
+        let keys = find_key_column(self.job, rows).into_iter();
         for key in keys.flat_map(|keys| keys.values()) {
             if *key < self.last_key {
                 let job = self.job.name();

@@ -1,6 +1,6 @@
 use jobs::{Catalog, EngineOptions};
 use proptest::prelude::*;
-use schemas::entities::{EffortColumns, EffortRow};
+use schemas::entities::{EffortBatchBuilder, EffortRow};
 use schemas::source::Source;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -49,11 +49,11 @@ impl World {
         let schema = entities::schema(job.source()).unwrap();
         self.runtime.block_on(async {
             let mut results = Vec::new();
-            let key_ranges = self.compute.key_ranges(job, &schema, rows, rows_max);
+            let key_ranges = self.compute.divide_by_key(job, &schema, rows, rows_max);
             for key_range in key_ranges.await.unwrap() {
                 let stream = self
                     .compute
-                    .sorted_rows(job, &schema, &key_range)
+                    .compute_sorted_rows(job, &schema, &key_range)
                     .await
                     .unwrap();
                 results.extend(stream.try_collect::<Vec<RecordBatch>>().await.unwrap());
@@ -68,7 +68,7 @@ impl World {
         let key_ranges = split_by_key(job, rows, KEY_ROWS_MAX);
         assert!(key_ranges[0].is_by_key, "rows in key order");
         self.runtime.block_on(async {
-            let stream = self.compute.sorted_rows_by_key(job, &schema, rows).await;
+            let stream = self.compute.compute_rows_by_key(job, &schema, rows).await;
             Some(stream.unwrap()?.try_collect().await.unwrap())
         })
     }
@@ -76,7 +76,7 @@ impl World {
 
 /// Returns rows in small batches.
 fn batches(efforts: &[Effort]) -> Vec<RecordBatch> {
-    let mut columns = EffortColumns::default();
+    let mut columns = EffortBatchBuilder::default();
     let mut batches = Vec::new();
     for (id, (segment_id, athlete_id, elapsed_time_s, birth_year)) in (0..).zip(efforts) {
         let row = EffortRow {
@@ -207,19 +207,19 @@ fn key_ranges(efforts: &[Effort], rows_max: usize) -> Vec<(usize, bool)> {
 
 #[test]
 fn splits_large_keys_and_detects_unordered_rows() {
-    let of = |keys: &[i64], rows_max| {
+    let split = |keys: &[i64], rows_max| {
         let efforts: Vec<Effort> = keys.iter().map(|key| (*key, 1, 1, None)).collect();
         key_ranges(&efforts, rows_max)
     };
-    assert_eq!(of(&[i64::MIN, -1, -1, 5], 2), [(4, true)]);
-    assert_eq!(of(&[1, 0], 2), [(2, false)]);
-    assert_eq!(of(&[1, 1, 0], 1), [(3, false)]);
-    assert_eq!(of(&[1, 1, 1], 3), [(3, true)]);
-    assert_eq!(of(&[1, 1, 1], 2), [(3, false)]);
+    assert_eq!(split(&[i64::MIN, -1, -1, 5], 2), [(4, true)]);
+    assert_eq!(split(&[1, 0], 2), [(2, false)]);
+    assert_eq!(split(&[1, 1, 0], 1), [(3, false)]);
+    assert_eq!(split(&[1, 1, 1], 3), [(3, true)]);
+    assert_eq!(split(&[1, 1, 1], 2), [(3, false)]);
     assert_eq!(
-        of(&[1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 6, 6], 2),
+        split(&[1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 6, 6], 2),
         [(1, true), (3, false), (2, true), (3, false), (3, false)]
     );
-    assert_eq!(of(&[i64::MIN, i64::MIN, 7], 1), [(2, false), (1, true)]);
-    assert_eq!(of(&[], 2), []);
+    assert_eq!(split(&[i64::MIN, i64::MIN, 7], 1), [(2, false), (1, true)]);
+    assert_eq!(split(&[], 2), []);
 }

@@ -12,7 +12,8 @@ use jobs::{Board, Job};
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use stores::counts::{
-    CountsWrite, Day, DayRow, PublishedRuns, RUNS_KEY, RunCount, day_of, newest_rows, rows_to_write,
+    CountsWrite, Day, DayRow, PublishedRuns, RUNS_KEY, RunCount, day_from_ms, plan_rows,
+    read_newest_rows,
 };
 use stores::views::ViewsWrite;
 use tokio_util::sync::CancellationToken;
@@ -59,10 +60,10 @@ impl CountWriter {
         let run = views.run_details(source, epoch).await?;
         let run = run.ok_or_else(|| Error::Fault(format!("run {epoch} has no record")))?;
         let counts = Arc::clone(&ports.counts);
-        let runs = newest_rows(&*counts, job.name(), &[RUNS_KEY], &published).await?;
+        let runs = read_newest_rows(&*counts, job.name(), &[RUNS_KEY], &published).await?;
         let last = runs.iter().flatten().next_back();
         let last = last.and_then(|row| Some((row.day, published.published_count(row)?)));
-        let cut_day = day_of(run.started_at_ms);
+        let cut_day = day_from_ms(run.started_at_ms);
         Ok(Some(Self {
             counts,
             job: job.name().to_owned(),
@@ -85,14 +86,14 @@ impl CountWriter {
 
     async fn write_chunk(&self, counts: &[(&[u8], u64)], is_dirty: bool) -> Result<()> {
         let keys: Vec<&[u8]> = counts.iter().map(|(key, _)| *key).collect();
-        let newest = newest_rows(&*self.counts, &self.job, &keys, &self.published).await?;
+        let newest = read_newest_rows(&*self.counts, &self.job, &keys, &self.published).await?;
         let mut rows: Vec<(&[u8], DayRow)> = Vec::new();
         for ((key, count), newest) in counts.iter().zip(newest) {
             let counted = RunCount {
                 epoch: self.epoch,
                 count: *count,
             };
-            let new = rows_to_write(&newest, self.day, counted, &self.published, is_dirty);
+            let new = plan_rows(&newest, self.day, counted, &self.published, is_dirty);
             rows.extend(new.into_iter().map(|row| (*key, row)));
         }
         Ok(self
@@ -128,7 +129,7 @@ impl CountWriter {
         while let Some(keys) = pages.try_next().await? {
             for keys in keys.chunks(KEYS_MAX) {
                 check_stop(stop)?;
-                let counts = member_counts(views, job, keys).await?;
+                let counts = count_members(views, job, keys).await?;
                 let counts = keys.iter().map(Vec::as_slice).zip(counts);
                 let counts: Vec<(&[u8], u64)> = counts
                     .filter_map(|(key, count)| Some((key, count?)))
@@ -141,7 +142,7 @@ impl CountWriter {
 }
 
 /// Returns the number of members of keys according to their heads; `None` for an unreadable head.
-async fn member_counts(
+async fn count_members(
     views: &dyn ViewsWrite,
     job: &Job<Board>,
     keys: &[Vec<u8>],

@@ -22,8 +22,8 @@ use schemas::key::KeyValue;
 use schemas::partition::partition_of;
 use schemas::seam::{Cut, Epoch, PartitionState, Runs};
 use schemas::source::Source;
-use stored::boards::{NodesError, StoredNodes};
-use stores::live::{LiveStates, MembersQuery, StateQuery};
+use stores::boards::{NodesError, StoredNodes};
+use stores::live::{EntryQuery, LiveEntries, MembersQuery};
 
 use crate::drift::{Between, Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
 use crate::{BatchPorts, Result};
@@ -284,7 +284,7 @@ impl<'a> Comparison<'a> {
         let nodes = self.nodes(&one.of.key);
         let nodes_max = NODES_MAX.min(self.members_left / 64 + 16);
         one.new
-            .changed_members(
+            .find_changed_members(
                 one.old.as_ref(),
                 &nodes,
                 self.score_bytes(),
@@ -402,7 +402,7 @@ impl<'a> Comparison<'a> {
 
     fn query(&self, partition: u32, key: &[u8], members: Vec<Vec<u8>>) -> MembersQuery {
         MembersQuery {
-            query: StateQuery {
+            query: EntryQuery {
                 view: self.job.view().to_owned(),
                 key: key.to_vec(),
                 partition: Some(partition),
@@ -416,14 +416,14 @@ impl<'a> Comparison<'a> {
         &self,
         partition: u32,
         queries: &[MembersQuery],
-    ) -> std::result::Result<(Option<PartitionState>, Vec<LiveStates>), Failed> {
+    ) -> std::result::Result<(Option<PartitionState>, Vec<LiveEntries>), Failed> {
         let own = partition..partition.saturating_add(1);
         let live = &self.ports.live;
         let answer = live.read_members(self.run.source, own, queries).await;
         let answer = answer.map_err(NodesError::from).map_err(Failed::Store)?;
         Ok((
             answer.partition_states.into_iter().next().flatten(),
-            answer.states,
+            answer.entries,
         ))
     }
 
@@ -432,7 +432,7 @@ impl<'a> Comparison<'a> {
         &self,
         Changed { of, partition, .. }: &Changed<'_>,
         members: &[Member],
-        states: &LiveStates,
+        states: &LiveEntries,
     ) -> std::result::Result<Vec<Differing>, Failed> {
         let nodes = self.nodes(&of.key);
         let published = KeyBoards::from_version(&of.new, self.score_bytes())?;
@@ -512,7 +512,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// What was counted of a member since the run before.
-    fn counted(&self, member: &[u8], states: &LiveStates) -> std::result::Result<Counted, Failed> {
+    fn counted(&self, member: &[u8], states: &LiveEntries) -> std::result::Result<Counted, Failed> {
         let rows = (0..states.members.len()).filter(|row| states.members.value(*row) == member);
         let newest = rows
             .filter(|row| states.epochs.value(*row) > self.since)
@@ -520,8 +520,8 @@ impl<'a> Comparison<'a> {
         Ok(match newest {
             None => Counted::Never,
             Some(row) if states.epochs.value(row) > self.run.epoch => Counted::Again,
-            Some(row) if states.states.is_null(row) => Counted::Once(MemberEntries::default()),
-            Some(row) => Counted::Once(MemberEntries::decode(states.states.value(row))?),
+            Some(row) if states.entries.is_null(row) => Counted::Once(MemberEntries::default()),
+            Some(row) => Counted::Once(MemberEntries::decode(states.entries.value(row))?),
         })
     }
 

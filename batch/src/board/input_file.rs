@@ -36,7 +36,7 @@ impl BoardInputFile {
     ///
     /// # Errors
     /// [`crate::Error::Request`] if the worker's definitions differ from the run's.
-    pub(crate) fn compute(
+    pub(crate) fn into_compute(
         self,
         catalog: &Catalog,
         engine: Engine,
@@ -44,10 +44,8 @@ impl BoardInputFile {
     ) -> Result<Compute> {
         let jobs = self.jobs.iter().map(|(name, definition)| {
             let mut boards = catalog.boards().iter();
-            let found = boards.find(|job| job.name() == name && job.view() == definition);
-            found
-                .map(Arc::clone)
-                .ok_or_else(|| definition_mismatch(name))
+            let job = boards.find(|job| job.name() == name && job.view() == definition);
+            job.map(Arc::clone).ok_or_else(|| definition_mismatch(name))
         });
         Ok(Compute {
             engine,

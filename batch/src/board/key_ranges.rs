@@ -31,7 +31,7 @@ pub(super) fn split_by_key(
     rows: &[RecordBatch],
     rows_max: usize,
 ) -> Vec<KeyRange> {
-    let Some(ranges) = key_ranges(job, rows, rows_max) else {
+    let Some(ranges) = find_key_ranges(job, rows, rows_max) else {
         return vec![KeyRange::unordered(rows)];
     };
     let key_ranges = ranges.into_iter().map(|(range, is_by_key)| KeyRange {
@@ -42,7 +42,10 @@ pub(super) fn split_by_key(
 }
 
 /// Returns the key column, if the key is a single integer.
-pub(super) fn key_column<'a>(job: &Job<Board>, rows: &'a RecordBatch) -> Option<&'a Int64Array> {
+pub(super) fn find_key_column<'a>(
+    job: &Job<Board>,
+    rows: &'a RecordBatch,
+) -> Option<&'a Int64Array> {
     let [key] = job.key().0.as_slice() else {
         return None;
     };
@@ -50,7 +53,7 @@ pub(super) fn key_column<'a>(job: &Job<Board>, rows: &'a RecordBatch) -> Option<
 }
 
 /// Returns the rows of each range, and whether they are in key order; `None` if not all rows are.
-fn key_ranges(
+fn find_key_ranges(
     job: &Job<Board>,
     rows: &[RecordBatch],
     rows_max: usize,
@@ -67,7 +70,7 @@ fn key_ranges(
         }
     };
     for batch in rows {
-        let column = key_column(job, batch)?;
+        let column = find_key_column(job, batch)?;
         if column.null_count() > 0 {
             return None;
         }
@@ -90,14 +93,14 @@ fn key_ranges(
 
 /// Returns a range of the rows of several batches.
 fn slice_batches(batches: &[RecordBatch], range: &Range<usize>) -> Vec<RecordBatch> {
-    let (mut slices, mut before) = (Vec::new(), 0);
+    let (mut slices, mut batch_start) = (Vec::new(), 0);
     for batch in batches {
-        let after = before + batch.num_rows();
-        let (from, to) = (range.start.max(before), range.end.min(after));
+        let batch_end = batch_start + batch.num_rows();
+        let (from, to) = (range.start.max(batch_start), range.end.min(batch_end));
         if from < to {
-            slices.push(batch.slice(from - before, to - from));
+            slices.push(batch.slice(from - batch_start, to - from));
         }
-        before = after;
+        batch_start = batch_end;
     }
     slices
 }

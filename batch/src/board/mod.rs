@@ -20,5 +20,8 @@ mod view;
 pub(crate) use compute::{Compute, JobFiles};
 pub(crate) use input_file::BoardInputFile;
 pub(crate) use manifest::BoardManifest;
+pub(crate) use pending::{add_uncounted_groups, find_unsent_groups};
+pub(crate) use run::run_boards;
+pub(crate) use speed_progress::wait_for_speed;
 pub(crate) use tasks::compute;
 pub(crate) use view::{encode_key, view_shape};

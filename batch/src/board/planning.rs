@@ -8,13 +8,14 @@ use jobs::{Board, Job};
 use schemas::entities::{Group, Notifications};
 use schemas::seam::{Cut, Offset, Run};
 use schemas::source::Source;
-use stores::log::{FetchLimit, LogRead};
-use stores::registry::{Schemas, read_writers};
+use stores::log::FetchLimit;
+use stores::registry::{SchemaSource, read_writer_schemas};
 
 use super::manifest::BoardManifest;
 use crate::error::lost_log_error;
 use crate::results::{PublishedState, earliest_cuts};
-use crate::{Error, Result, RunRequest};
+use crate::run_steps::RunContext;
+use crate::{BatchPorts, Error, Result};
 
 /// Maximum number of listed keys; above it, all keys are computed.
 const KEYS_MAX: usize = 100_000;
@@ -62,14 +63,12 @@ impl Plan {
 
 /// Plans a run.
 pub(crate) async fn plan(
-    log: &dyn LogRead,
-    schemas: &dyn Schemas,
-    source: Source,
-    request: &RunRequest,
+    context: &RunContext<'_>,
     run: Run,
     jobs: Vec<Arc<Job<Board>>>,
-    states: &mut BTreeMap<String, PublishedState<BoardManifest>>,
+    mut states: BTreeMap<String, PublishedState<BoardManifest>>,
 ) -> Result<Plan> {
+    let (request, source) = (context.request, context.results.source);
     let mut is_full = request.full || !request.jobs.is_empty();
     let mut keys = request.rewrite.clone();
     let mut since: Option<Vec<Cut>> = None;
@@ -100,9 +99,8 @@ pub(crate) async fn plan(
     }
     if !is_full {
         let since = since.unwrap_or_default();
-        let is_listed =
-            add_notified_keys(log, schemas, source, &since, &run.cuts, &mut keys).await?;
-        is_full = !is_listed;
+        let ports = &context.batch.ports;
+        is_full = !add_notified_keys(ports, source, &since, &run.cuts, &mut keys).await?;
     }
     if is_full || !request.rewrite.is_empty() {
         views.iter_mut().for_each(|view| view.rows = None);
@@ -118,8 +116,7 @@ pub(crate) async fn plan(
 /// Adds the keys that were notified between cuts. Returns false if the log lacks some
 /// notifications, or if there are too many keys.
 async fn add_notified_keys(
-    log: &dyn LogRead,
-    schemas: &dyn Schemas,
+    ports: &BatchPorts,
     source: Source,
     since: &[Cut],
     cuts: &[Cut],
@@ -131,6 +128,7 @@ async fn add_notified_keys(
         let mut next: Offset = previous_cut.map_or(0, |cut| cut.next_offset);
         let mut last = None;
         while next < cut.next_offset {
+            let log = &ports.log;
             let fetched = match log
                 .fetch(source.topic(), partition, next, FETCH_LIMIT)
                 .await
@@ -138,10 +136,8 @@ async fn add_notified_keys(
                 Ok(fetched) => fetched,
                 // The log no longer has the earliest notifications.
                 Err(stores::Error::OffsetOutOfRange {
-                    requested: asked,
-                    start,
-                    ..
-                }) if asked < start => {
+                    requested, start, ..
+                }) if requested < start => {
                     return Ok(false);
                 }
                 Err(error) => return Err(error.into()),
@@ -158,7 +154,7 @@ async fn add_notified_keys(
             let below = offsets.partition_point(|offset| *offset < cut.next_offset);
             let records = fetched.records.slice(0, below);
             last = records.last().or(last);
-            let groups = notified_groups(schemas, source, &records.values).await?;
+            let groups = decode_groups(&*ports.schemas, source, &records.values).await?;
             keys.extend(groups.iter().map(|group| group.key));
             if keys.len() > KEYS_MAX {
                 return Ok(false);
@@ -181,12 +177,12 @@ async fn add_notified_keys(
 
 /// Decodes the groups that notifications name. Other records become dead letters in the speed
 /// layer.
-pub(super) async fn notified_groups(
-    schemas: &dyn Schemas,
+pub(super) async fn decode_groups(
+    schemas: &dyn SchemaSource,
     source: Source,
     values: &BinaryArray,
 ) -> Result<Vec<Group>> {
-    let writers = read_writers(schemas, values).await?;
+    let writers = read_writer_schemas(schemas, values).await?;
     let bytes = || values.iter().map(Option::unwrap_or_default);
     let notifications = Notifications::read(source, bytes(), &writers)
         .map_err(|error| Error::fault("decoding notifications", error))?;

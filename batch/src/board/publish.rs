@@ -17,7 +17,7 @@ use super::daily_counts::CountWriter;
 use super::drift::{Comparison, Replaced};
 use super::manifest::{BoardManifest, ResultFile};
 use super::pending::PendingMembers;
-use super::versions::{KeyVersion, VersionBuilder, empty_version};
+use super::versions::{KeyVersion, VersionBuilder, build_empty};
 use super::view::encode_key;
 use crate::pages::stream_pages;
 use crate::{BatchPorts, Error, Progress, Result, VersionOptions};
@@ -111,7 +111,8 @@ impl Publisher<'_> {
         let mut builder = VersionBuilder::new(job, self.versions, pending);
         let mut step = Vec::new();
         for (key, members) in pending {
-            if written_keys.contains(key) || members.values().all(|state| state.entries.is_empty())
+            if written_keys.contains(key)
+                || members.values().all(|member| member.entries.is_empty())
             {
                 continue;
             }
@@ -189,9 +190,8 @@ impl Publisher<'_> {
             }
             new.push(version.new);
         }
-        let at = (self.epoch, self.stamp_us);
         views
-            .publish_versions(self.source, job.view(), at.0, at.1, &new)
+            .publish_versions(self.source, job.view(), self.epoch, self.stamp_us, &new)
             .await?;
         if let Some(comparison) = &mut totals.comparison {
             comparison.compare(replaced).await;
@@ -256,7 +256,7 @@ impl Publisher<'_> {
         let heads = heads.unwrap_or_default();
         let known = keys.iter().zip(heads).filter(|(_, head)| head.is_some());
         let step = known
-            .map(|(key, _)| empty_version(job, key, self.versions))
+            .map(|(key, _)| build_empty(job, key, self.versions))
             .collect();
         self.write(job, step, totals).await
     }
@@ -272,7 +272,7 @@ async fn build_versions(
     let mut step = Vec::new();
     for file in files {
         let groups = (0..file.row_groups).collect();
-        let mut batches = archive.rows(&file.path, groups, READ_ROWS).await?;
+        let mut batches = archive.read_rows(&file.path, groups, READ_ROWS).await?;
         while let Some(batch) = batches.try_next().await? {
             builder.push(&batch, &mut step)?;
             if is_full(&step) && send.send(std::mem::take(&mut step)).await.is_err() {

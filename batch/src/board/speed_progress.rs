@@ -71,91 +71,92 @@ pub(crate) struct SpeedProgress {
     pub(crate) ends: Vec<Offset>,
 }
 
-/// Returns the run's cut in each partition. A partition that was added later has cut 0.
-fn cut_offsets(cuts: &[Cut]) -> impl Iterator<Item = Offset> {
+/// Returns the offset of the run's cut in each partition. A partition that was added later has cut 0.
+fn iter_cut_offsets(cuts: &[Cut]) -> impl Iterator<Item = Offset> {
     let ends = cuts.iter().map(|cut| cut.next_offset);
     ends.chain(std::iter::repeat(0))
 }
 
-impl Batch {
-    /// Waits until the speed layer has reached the current end of the log and has published the
-    /// changes below the cuts. Gives up after `speed_wait_ms` without progress.
-    pub(crate) async fn wait_for_speed(
-        &self,
-        source: Source,
-        cuts: &[Cut],
-        stop: &CancellationToken,
-    ) -> Result<SpeedProgress> {
-        let mut live_boards = self.catalog.boards_in_layer(source, Layers::Speed);
-        if live_boards.next().is_none() {
-            return Ok(SpeedProgress::default());
-        }
-        let ends = self.partition_ends(source).await?;
-        let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
-        let wait_max = Duration::from_millis(self.options.speed_wait_ms);
-        let mut last_progress: Vec<PartitionProgress> = Vec::new();
-        let mut since = Instant::now();
-        while !stop.is_cancelled() {
-            let outboxes = self.ports.live.outboxes(source, 0..partitions, 1).await?;
-            let counted = outboxes
-                .iter()
-                .map(|outbox| Some(outbox.as_ref()?.state.position.next_offset));
-            let counted: Vec<Option<Offset>> = counted.collect();
-            let now: Vec<PartitionProgress> = outboxes
-                .iter()
-                .map(|outbox| {
-                    let outbox = outbox.as_ref();
-                    outbox.map_or_else(PartitionProgress::default, PartitionProgress::from_outbox)
-                })
-                .collect();
-            let is_counted = now.iter().zip(&ends).all(|(now, end)| now.counted >= *end);
-            let unpublished = unpublished(&now, cuts);
-            if is_counted && unpublished.is_empty() {
-                let warnings = Vec::new();
-                return self.progress_with_ends(source, warnings, counted).await;
-            }
-            // Later records are not waited for, since they may arrive endlessly.
-            let awaited = now.iter().zip(&ends).zip(cut_offsets(cuts));
-            let now: Vec<PartitionProgress> = awaited
-                .map(|((now, end), cut)| now.limited_to(*end, cut))
-                .collect();
-            if now != last_progress {
-                (last_progress, since) = (now, Instant::now());
-            }
-            if since.elapsed() >= wait_max {
-                let warnings = unpublished_warning(source, &unpublished);
-                return self.progress_with_ends(source, warnings, counted).await;
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-        Ok(SpeedProgress::default())
+/// Waits until the speed layer has reached the current end of the log and has published the
+/// changes below the cuts. Gives up after `speed_wait_ms` without progress.
+pub(crate) async fn wait_for_speed(
+    batch: &Batch,
+    source: Source,
+    cuts: &[Cut],
+    stop: &CancellationToken,
+) -> Result<SpeedProgress> {
+    let mut live_boards = batch.catalog.boards_in_layer(source, Layers::Speed);
+    if live_boards.next().is_none() {
+        return Ok(SpeedProgress::default());
     }
+    let ends = batch.read_partition_ends(source).await?;
+    let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
+    let wait_max = Duration::from_millis(batch.options.speed_wait_ms);
+    let mut last_progress: Vec<PartitionProgress> = Vec::new();
+    let mut since = Instant::now();
+    while !stop.is_cancelled() {
+        let outboxes = batch.ports.live.outboxes(source, 0..partitions, 1).await?;
+        let counted = outboxes
+            .iter()
+            .map(|outbox| Some(outbox.as_ref()?.state.position.next_offset));
+        let counted: Vec<Option<Offset>> = counted.collect();
+        let progress: Vec<PartitionProgress> = outboxes
+            .iter()
+            .map(|outbox| {
+                let outbox = outbox.as_ref();
+                outbox.map_or_else(PartitionProgress::default, PartitionProgress::from_outbox)
+            })
+            .collect();
+        let mut positions = progress.iter().zip(&ends);
+        let is_counted = positions.all(|(progress, end)| progress.counted >= *end);
+        let unpublished = list_unpublished(&progress, cuts);
+        if is_counted && unpublished.is_empty() {
+            let warnings = Vec::new();
+            return read_ends(batch, source, warnings, counted).await;
+        }
+        // Later records are not waited for, since they may arrive endlessly.
+        let awaited = progress.iter().zip(&ends).zip(iter_cut_offsets(cuts));
+        let progress: Vec<PartitionProgress> = awaited
+            .map(|((progress, end), cut)| progress.limited_to(*end, cut))
+            .collect();
+        if progress != last_progress {
+            (last_progress, since) = (progress, Instant::now());
+        }
+        if since.elapsed() >= wait_max {
+            let warnings = warn_of_unpublished(source, &unpublished);
+            return read_ends(batch, source, warnings, counted).await;
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    Ok(SpeedProgress::default())
+}
 
-    /// Reads the log ends after the progress. A worker forwards misrouted notifications before it
-    /// counts them, so they are below these ends.
-    async fn progress_with_ends(
-        &self,
-        source: Source,
-        warnings: Vec<String>,
-        counted: Vec<Option<Offset>>,
-    ) -> Result<SpeedProgress> {
-        let ends = self.partition_ends(source).await?;
-        Ok(SpeedProgress {
-            warnings,
-            counted,
-            ends,
-        })
-    }
+/// Reads the log ends after the progress. A worker forwards misrouted notifications before it
+/// counts them, so they are below these ends.
+async fn read_ends(
+    batch: &Batch,
+    source: Source,
+    warnings: Vec<String>,
+    counted: Vec<Option<Offset>>,
+) -> Result<SpeedProgress> {
+    let ends = batch.read_partition_ends(source).await?;
+    Ok(SpeedProgress {
+        warnings,
+        counted,
+        ends,
+    })
 }
 
 /// Returns the partitions with processed but unpublished changes below the cuts.
-fn unpublished(progress: &[PartitionProgress], cuts: &[Cut]) -> Vec<usize> {
-    let both = progress.iter().zip(cuts).enumerate();
-    let waits = both.filter(|(_, (now, cut))| now.published < now.counted.min(cut.next_offset));
-    waits.map(|(partition, _)| partition).collect()
+fn list_unpublished(progress: &[PartitionProgress], cuts: &[Cut]) -> Vec<usize> {
+    let partitions = progress.iter().zip(cuts).enumerate();
+    let unpublished = partitions
+        .filter(|(_, (progress, cut))| progress.published < progress.counted.min(cut.next_offset));
+    unpublished.map(|(partition, _)| partition).collect()
 }
 
-fn unpublished_warning(source: Source, unpublished: &[usize]) -> Vec<String> {
+/// Logs and returns a warning of unpublished changes.
+fn warn_of_unpublished(source: Source, unpublished: &[usize]) -> Vec<String> {
     if unpublished.is_empty() {
         return Vec::new();
     }
@@ -182,7 +183,7 @@ mod tests {
     /// Later records do not prolong the wait.
     #[test]
     fn ignores_progress_beyond_the_end_and_the_cut() {
-        let at = |counted, published, first_entry| {
+        let limited = |counted, published, first_entry| {
             let progress = PartitionProgress {
                 counted,
                 published,
@@ -191,13 +192,13 @@ mod tests {
             progress.limited_to(10, 8)
         };
         // No change is published, and the log grows.
-        assert_eq!(at(10, 5, 3), at(11, 5, 3));
+        assert_eq!(limited(10, 5, 3), limited(11, 5, 3));
         // All changes of the run are published; later ones are, too.
-        assert_eq!(at(12, 9, 3), at(15, 13, 7));
-        assert_ne!(at(9, 5, 3), at(10, 5, 3));
-        assert_ne!(at(10, 5, 3), at(10, 6, 3));
+        assert_eq!(limited(12, 9, 3), limited(15, 13, 7));
+        assert_ne!(limited(9, 5, 3), limited(10, 5, 3));
+        assert_ne!(limited(10, 5, 3), limited(10, 6, 3));
         // One notification may cause many entries.
-        assert_ne!(at(10, 5, 3), at(10, 5, 4));
+        assert_ne!(limited(10, 5, 3), limited(10, 5, 4));
     }
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
         let cuts = [cut; 5];
         // Partition 0 has an unpublished entry below the cut, 1 has one at the cut, 2 is behind the
         // cut, 3 has no live state, 4 has an entry below the cut, and 5 was added after the run.
-        let now = [
+        let partitions = [
             progress(12, 9),
             progress(12, 10),
             progress(5, 5),
@@ -217,9 +218,9 @@ mod tests {
             progress(5, 4),
             progress(5, 0),
         ];
-        assert_eq!(unpublished(&now, &cuts), [0, 4]);
-        assert!(unpublished_warning(Source::Efforts, &[]).is_empty());
-        let [warning] = &unpublished_warning(Source::Efforts, &[0, 4])[..] else {
+        assert_eq!(list_unpublished(&partitions, &cuts), [0, 4]);
+        assert!(warn_of_unpublished(Source::Efforts, &[]).is_empty());
+        let [warning] = &warn_of_unpublished(Source::Efforts, &[0, 4])[..] else {
             panic!("one warning");
         };
         assert!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow::array::RecordBatch;
 use jobs::board::{BoardEntry, BoardRows, MemberEntries, VersionTrees, member_key, rank_key};
-use jobs::tree::{BuildError, Builder, BuiltTree, NodeId};
+use jobs::tree::{BuildError, BuiltTree, NodeId, TreeBuilder};
 use jobs::{Board, Job};
 use stores::views::{NewHead, NewVersion, NodeName};
 
@@ -38,7 +38,7 @@ struct OpenKey<'a> {
     pending: Option<&'a BTreeMap<Vec<u8>, MemberEntries>>,
     /// Their remaining rows, in descending order.
     pending_rows: Vec<PendingRow<'a>>,
-    by_rank: Builder,
+    by_rank: TreeBuilder,
     /// Used for boards with scores.
     by_member: MemberIndex,
     names: Vec<NodeName>,
@@ -135,7 +135,7 @@ impl<'a> VersionBuilder<'a> {
         };
         let to_error = |error| build_error(self.job, error);
         open.push_pending(None, self.has_scores).map_err(to_error)?;
-        let new_builder = || Builder::new(self.options.tree);
+        let new_builder = || TreeBuilder::new(self.options.tree);
         let by_rank = std::mem::replace(&mut open.by_rank, new_builder());
         let BuiltTree { root, nodes, .. } = by_rank.finish();
         open.buffer(nodes);
@@ -168,8 +168,8 @@ impl<'a> OpenKey<'a> {
         options: VersionOptions,
         pending: Option<&'a BTreeMap<Vec<u8>, MemberEntries>>,
     ) -> Self {
-        let member_rows = |(member, state): (&'a Vec<u8>, &'a MemberEntries)| {
-            let rows = state.entries.iter().map(move |entry| PendingRow {
+        let member_rows = |(member, pending): (&'a Vec<u8>, &'a MemberEntries)| {
+            let rows = pending.entries.iter().map(move |entry| PendingRow {
                 rank: rank_key(&entry.board, &entry.score, member),
                 member,
                 entry,
@@ -183,7 +183,7 @@ impl<'a> OpenKey<'a> {
             key: key.to_vec(),
             pending,
             pending_rows,
-            by_rank: Builder::new(options.tree),
+            by_rank: TreeBuilder::new(options.tree),
             by_member: MemberIndex::default(),
             names: Vec::new(),
             nodes: Vec::new(),
@@ -295,8 +295,8 @@ impl MemberIndex {
 }
 
 /// Returns the version of a key without entries.
-pub(crate) fn empty_version(job: &Job<Board>, key: &[u8], options: VersionOptions) -> KeyVersion {
-    let root = Builder::new(options.tree).finish().root;
+pub(crate) fn build_empty(job: &Job<Board>, key: &[u8], options: VersionOptions) -> KeyVersion {
+    let root = TreeBuilder::new(options.tree).finish().root;
     let members = (!job.score().0.is_empty()).then_some(root.as_ref());
     KeyVersion {
         new: NewVersion {
@@ -316,6 +316,8 @@ pub(crate) fn empty_version(job: &Job<Board>, key: &[u8], options: VersionOption
 fn build_error(job: &Job<Board>, error: impl std::fmt::Display) -> Error {
     Error::Job(jobs::Error::Rows {
         job: job.name().to_owned(),
-        what: format!("{error}; the query must return at most one row for each member of a board"),
+        reason: format!(
+            "{error}; the query must return at most one row for each member of a board"
+        ),
     })
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
+use schemas::achievement::{ACHIEVEMENTS_TOPIC, BOARD_CHANGES_TOPIC};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use stores::dead_letters::erase::rewrite;
@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::eraser::{EraseRequest, Eraser};
 use super::sources::{ATHLETE_SOURCES, BOARD_SOURCES};
+use crate::board::wait_for_speed;
 use crate::lease::check_stop;
 use crate::{Progress, Result, RunRequest};
 
 /// Rows that are deleted in one transaction.
-const ROWS: usize = 2_000;
+const TRANSACTION_ROWS: usize = 2_000;
 
 impl Eraser {
     /// Removes suppressed athletes from every store.
@@ -47,7 +48,7 @@ impl Eraser {
             progress.stage("wait", 0);
             self.wait_for_speed_layer(source, stop).await?;
             let run = RunRequest {
-                rewrite: self.keys_naming(source, athletes).await?,
+                rewrite: self.find_keys_naming(source, athletes).await?,
                 forget_earlier: true,
                 ..RunRequest::default()
             };
@@ -67,8 +68,9 @@ impl Eraser {
                     .await?;
             }
             // Messages of changes after the cuts stay: a rebuilt partition state looks them up.
-            self.trim_messages(BOARD_CHANGES, &cuts, is_erased).await?;
-            self.trim_records_naming(ACHIEVEMENTS, |_| Offset::MAX, is_erased)
+            self.trim_messages(BOARD_CHANGES_TOPIC, &cuts, is_erased)
+                .await?;
+            self.trim_records_naming(ACHIEVEMENTS_TOPIC, |_| Offset::MAX, is_erased)
                 .await?;
         }
         progress.stage("achievements", 0);
@@ -115,12 +117,12 @@ impl Eraser {
         let clock = &self.batch.ports.clock;
         loop {
             check_stop(stop)?;
-            let found = self
+            let deleted = self
                 .entity_eraser
-                .erase_rows(athlete, ROWS, clock.now_ms())
+                .erase_rows(athlete, TRANSACTION_ROWS, clock.now_ms())
                 .await?;
-            progress.advance(found);
-            if found == 0 {
+            progress.advance(deleted);
+            if deleted == 0 {
                 break;
             }
         }
@@ -137,14 +139,14 @@ impl Eraser {
     /// Waits until the speed layer has processed the log up to its current end and published the
     /// changes, as long as it makes progress.
     async fn wait_for_speed_layer(&self, source: Source, stop: &CancellationToken) -> Result<()> {
-        let ends = self.batch.partition_ends(source).await?.into_iter();
+        let ends = self.batch.read_partition_ends(source).await?.into_iter();
         let ends: Vec<Cut> = ends
             .map(|next_offset| Cut {
                 next_offset,
                 last: None,
             })
             .collect();
-        self.batch.wait_for_speed(source, &ends, stop).await?;
+        wait_for_speed(&self.batch, source, &ends, stop).await?;
         check_stop(stop)
     }
 }

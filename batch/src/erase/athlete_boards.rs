@@ -34,28 +34,28 @@ struct TreeKeyShapes {
 
 impl TreeKeyShapes {
     fn new(job: &Job<Board>) -> Self {
-        let joined = |parts: &[&KeyShape]| {
+        let join = |parts: &[&KeyShape]| {
             let columns = parts.iter().flat_map(|part| part.0.iter().cloned());
             KeyShape(columns.collect())
         };
         let member = job.board_columns().0.len() + job.score().0.len();
         Self {
             by_rank: (
-                joined(&[job.board_columns(), job.score(), job.member()]),
+                join(&[job.board_columns(), job.score(), job.member()]),
                 member,
             ),
-            by_member: joined(&[job.member(), job.board_columns()]),
+            by_member: join(&[job.member(), job.board_columns()]),
         }
     }
 
     /// Returns the athlete in a key of either tree. The trees' keys differ in length.
-    fn athlete(&self, key: &[u8]) -> Option<i64> {
+    fn decode_athlete(&self, key: &[u8]) -> Option<i64> {
         let (by_rank, member) = &self.by_rank;
-        let (values, at) = match by_rank.decode_values(key) {
+        let (values, index) = match by_rank.decode_values(key) {
             Ok(values) => (values, *member),
             Err(_) => (self.by_member.decode_values(key).ok()?, 0),
         };
-        match values.get(at) {
+        match values.get(index) {
             Some(KeyValue::Int(id)) => Some(*id),
             _ => None,
         }
@@ -64,7 +64,7 @@ impl TreeKeyShapes {
 
 impl Eraser {
     /// Returns the boards of a source.
-    pub(super) fn boards(&self, source: Source) -> Vec<Arc<Job<Board>>> {
+    pub(super) fn list_boards(&self, source: Source) -> Vec<Arc<Job<Board>>> {
         let catalog = &self.batch.catalog;
         catalog
             .boards_in_layer(source, Layers::Batch)
@@ -73,32 +73,32 @@ impl Eraser {
     }
 
     /// Returns the keys of all boards of a source that have stored data of one of the athletes.
-    pub(super) async fn keys_naming(
+    pub(super) async fn find_keys_naming(
         &self,
         source: Source,
         athletes: &BTreeSet<i64>,
     ) -> Result<BTreeSet<i64>> {
-        let mut found = BTreeSet::new();
-        for job in self.boards(source) {
+        let mut naming_keys = BTreeSet::new();
+        for job in self.list_boards(source) {
             self.for_each_entry(&job, |key, athlete| {
                 if athletes.contains(&athlete) {
-                    found.insert(key_id(&job, key)?);
+                    naming_keys.insert(decode_key_id(&job, key)?);
                 }
                 Ok(())
             })
             .await?;
         }
-        Ok(found)
+        Ok(naming_keys)
     }
 
     /// Counts the entries in nodes and roots of a board that name each searched athlete.
     pub(super) async fn count_in_board(
         &self,
         job: &Job<Board>,
-        found: &mut SearchedPeople,
+        counts: &mut SearchedPeople,
     ) -> Result<()> {
         self.for_each_entry(job, |_, athlete| {
-            found.increment(athlete);
+            counts.increment(athlete);
             Ok(())
         })
         .await
@@ -141,8 +141,8 @@ impl Eraser {
             for bytes in nodes.into_iter().flatten() {
                 // An unreadable node is skipped. It is replaced when its key is rewritten.
                 if let Ok(node) = Node::decode(&bytes) {
-                    let mut named = node.keys().filter_map(|key| shapes.athlete(key));
-                    named.try_for_each(&mut *visit)?;
+                    let mut athletes = node.keys().filter_map(|key| shapes.decode_athlete(key));
+                    athletes.try_for_each(&mut *visit)?;
                 }
             }
         }
@@ -166,14 +166,16 @@ fn visit_head(
     let versions = roots.filter_map(|root| VersionTrees::open(root, has_scores).ok());
     for version in versions {
         for tree in version.trees() {
-            let mut named = tree.root_keys().filter_map(|key| shapes.athlete(key));
-            named.try_for_each(&mut *visit)?;
+            let mut athletes = tree
+                .root_keys()
+                .filter_map(|key| shapes.decode_athlete(key));
+            athletes.try_for_each(&mut *visit)?;
         }
     }
     Ok(())
 }
 
-fn key_id(job: &Job<Board>, key: &[u8]) -> Result<i64> {
+fn decode_key_id(job: &Job<Board>, key: &[u8]) -> Result<i64> {
     let values = job.key().decode_values(key);
     let values = values.map_err(|error| Error::fault("decoding a key", error))?;
     match values.first() {

@@ -7,7 +7,9 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 use jobs::{Board, Job};
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, OutboxMessageRef, names_athlete};
+use schemas::achievement::{
+    ACHIEVEMENTS_TOPIC, BOARD_CHANGES_TOPIC, OutboxMessageRef, mentions_athlete,
+};
 use schemas::key::KeyValue;
 use schemas::source::Source;
 use stores::board_cache::{BoardName, BoardQuery, BoardSelection, CacheLookup};
@@ -33,28 +35,28 @@ impl Eraser {
     pub(super) async fn search_athletes(
         &self,
         ids: impl Iterator<Item = i64>,
-        all: &mut Findings,
+        findings: &mut Findings,
     ) -> Result<()> {
         let kind = PersonKind::Athlete;
-        let none = SearchedPeople::new(kind, ids);
-        for id in none.ids() {
+        let people = SearchedPeople::new(kind, ids);
+        for id in people.ids() {
             for rows in self.entity_eraser.count_athlete_rows(id).await? {
                 let place = if rows.is_view { APPS } else { "canonical rows" };
-                all.add_for(Person { kind, id }, place, rows.table, rows.rows);
+                findings.add_for(Person { kind, id }, place, rows.table, rows.rows);
             }
         }
         let topics = BOARD_SOURCES.map(Source::topic).into_iter();
-        for topic in topics.chain([BOARD_CHANGES, ACHIEVEMENTS]) {
-            let mut found = none.clone();
-            self.count_in_topic(topic, &mut found).await?;
-            all.add(LOG, topic, &found);
+        for topic in topics.chain([BOARD_CHANGES_TOPIC, ACHIEVEMENTS_TOPIC]) {
+            let mut counts = people.clone();
+            self.count_in_topic(topic, &mut counts).await?;
+            findings.add(LOG, topic, &counts);
         }
         for source in BOARD_SOURCES {
-            self.search_boards(source, &none, all).await?;
+            self.search_boards(source, &people, findings).await?;
         }
-        for id in none.ids() {
+        for id in people.ids() {
             let achieved = self.achievements.count_naming(id).await?;
-            all.add_for(
+            findings.add_for(
                 Person { kind, id },
                 "achievements",
                 "achievements",
@@ -62,9 +64,9 @@ impl Eraser {
             );
         }
         for source in ATHLETE_SOURCES {
-            let mut found = none.clone();
-            count_mentions(&*self.log, source, &mut found).await?;
-            all.add("dead letters", source.dead_letter_topic(), &found);
+            let mut counts = people.clone();
+            count_mentions(&*self.log, source, &mut counts).await?;
+            findings.add("dead letters", source.dead_letter_topic(), &counts);
         }
         Ok(())
     }
@@ -73,41 +75,45 @@ impl Eraser {
     async fn search_boards(
         &self,
         source: Source,
-        none: &SearchedPeople,
-        all: &mut Findings,
+        people: &SearchedPeople,
+        findings: &mut Findings,
     ) -> Result<()> {
-        let partitions = self.batch.ports.log.partitions_now(source.topic()).await?;
+        let partitions = self
+            .batch
+            .ports
+            .log
+            .current_partition_count(source.topic())
+            .await?;
         let name = source.name();
-        let (mut states, mut cached) = (none.clone(), none.clone());
-        for job in self.boards(source) {
-            self.count_live_entries(&job, partitions, &mut states)
-                .await?;
+        let (mut live, mut cached) = (people.clone(), people.clone());
+        for job in self.list_boards(source) {
+            self.count_live_entries(&job, partitions, &mut live).await?;
             self.count_cached_rows(&job, partitions, &mut cached)
                 .await?;
         }
-        all.add("live state", name, &states);
-        all.add("cached boards", name, &cached);
-        let mut found = none.clone();
-        self.count_in_outboxes(source, partitions, &mut found)
+        findings.add("live state", name, &live);
+        findings.add("cached boards", name, &cached);
+        let mut counts = people.clone();
+        self.count_in_outboxes(source, partitions, &mut counts)
             .await?;
-        all.add("outboxes", name, &found);
-        for job in self.boards(source) {
-            found = none.clone();
-            self.count_in_board(&job, &mut found).await?;
-            all.add("views", job.view(), &found);
+        findings.add("outboxes", name, &counts);
+        for job in self.list_boards(source) {
+            counts = people.clone();
+            self.count_in_board(&job, &mut counts).await?;
+            findings.add("views", job.view(), &counts);
         }
         for place in ["snapshots", "results"] {
             let folder = format!("{place}/{source}");
-            found = none.clone();
-            self.count_in_files(&folder, &mut found).await?;
-            all.add(place, &folder, &found);
+            counts = people.clone();
+            self.count_in_files(&folder, &mut counts).await?;
+            findings.add(place, &folder, &counts);
         }
-        found = none.clone();
-        self.count_in_reports(source, &mut found).await?;
-        all.add("reports of runs", name, &found);
-        found = none.clone();
-        self.count_in_comparisons(source, &mut found).await?;
-        all.add("comparisons", name, &found);
+        counts = people.clone();
+        self.count_in_reports(source, &mut counts).await?;
+        findings.add("reports of runs", name, &counts);
+        counts = people.clone();
+        self.count_in_comparisons(source, &mut counts).await?;
+        findings.add("comparisons", name, &counts);
         Ok(())
     }
 
@@ -116,20 +122,20 @@ impl Eraser {
         &self,
         job: &Arc<Job<Board>>,
         partitions: u32,
-        found: &mut SearchedPeople,
+        counts: &mut SearchedPeople,
     ) -> Result<()> {
-        let (live, by_encoding) = (&self.batch.ports.live, encode_members(job, found)?);
+        let (live, by_encoding) = (&self.batch.ports.live, encode_members(job, counts)?);
         for partition in 0..partitions {
-            let state_id = partition_id(job, partition);
+            let state_id = to_partition_id(job, partition);
             let mut after = None;
             loop {
-                let (view, all) = (job.view(), (0, u64::MAX >> 1));
+                let (view, epochs) = (job.view(), (0, u64::MAX >> 1));
                 let page = live
-                    .scan_states(state_id, view, all, after, PAGE_ROWS)
+                    .scan_entries(state_id, view, epochs, after, PAGE_ROWS)
                     .await?;
-                for member in page.states.members.iter().flatten() {
+                for member in page.entries.members.iter().flatten() {
                     if let Some(id) = by_encoding.get(member) {
-                        found.increment(*id);
+                        counts.increment(*id);
                     }
                 }
                 after = page.next;
@@ -146,36 +152,36 @@ impl Eraser {
         &self,
         job: &Arc<Job<Board>>,
         partitions: u32,
-        found: &mut SearchedPeople,
+        counts: &mut SearchedPeople,
     ) -> Result<()> {
         let Some(cache) = self.batch.ports.live.board_cache() else {
             return Ok(());
         };
-        let by_encoding = encode_members(job, found)?;
+        let by_encoding = encode_members(job, counts)?;
         let members: Vec<Vec<u8>> = by_encoding.keys().cloned().collect();
         for partition in 0..partitions {
-            let register = cache.read_register(partition_id(job, partition)).await?;
+            let register = cache.read_register(to_partition_id(job, partition)).await?;
             let boards = register.boards.into_iter().chain(register.stale_boards);
             let names = boards.map(|board| board.name);
             let names: Vec<BoardName> = names.filter(|name| name.view == job.view()).collect();
             for members in members.chunks(MEMBERS_AT_ONCE) {
                 for names in names.chunks(MEMBERS_AT_ONCE / members.len()) {
-                    let of = |name: &BoardName| BoardQuery {
+                    let to_query = |name: &BoardName| BoardQuery {
                         name: name.clone(),
                         partition,
                         score_bytes: 8 * job.score().0.len(),
                         selection: BoardSelection::Members(members.to_vec()),
                     };
-                    let queries: Vec<BoardQuery> = names.iter().map(of).collect();
-                    for answer in cache.read_boards(job.source(), &queries).await? {
-                        let CacheLookup::Board(board) = answer.board else {
+                    let queries: Vec<BoardQuery> = names.iter().map(to_query).collect();
+                    for reply in cache.read_boards(job.source(), &queries).await? {
+                        let CacheLookup::Board(board) = reply.board else {
                             continue;
                         };
-                        let found_ids = board
+                        let ids = board
                             .rows
                             .iter()
                             .filter_map(|row| by_encoding.get(&row.member));
-                        found_ids.for_each(|id| found.increment(*id));
+                        ids.for_each(|id| counts.increment(*id));
                     }
                 }
             }
@@ -187,7 +193,7 @@ impl Eraser {
         &self,
         source: Source,
         partitions: u32,
-        found: &mut SearchedPeople,
+        counts: &mut SearchedPeople,
     ) -> Result<()> {
         let live = &self.batch.ports.live;
         let outboxes = live
@@ -196,29 +202,29 @@ impl Eraser {
         for entry in outboxes.iter().flatten().flat_map(|outbox| &outbox.entries) {
             if let Ok(waiting) = OutboxMessageRef::decode(entry) {
                 let message = waiting.message.get().as_bytes();
-                found.count_mentions(|has| names_athlete(message, has));
+                counts.count_mentions(|is_searched| mentions_athlete(message, is_searched));
             }
         }
         Ok(())
     }
 
     /// Counts rows of athletes in files of snapshots or results, including unreferenced files.
-    async fn count_in_files(&self, folder: &str, found: &mut SearchedPeople) -> Result<()> {
+    async fn count_in_files(&self, folder: &str, counts: &mut SearchedPeople) -> Result<()> {
         let archive = &self.batch.ports.archive;
         for path in parquet_paths(archive.list(folder).await?) {
-            self.search_file(&path, found, async |found| {
+            self.search_file(&path, counts, async |counts| {
                 let mut batches = archive
-                    .columns(&path, None, BATCH_ROWS, Some(ATHLETE_COLUMN))
+                    .read_columns(&path, None, BATCH_ROWS, Some(ATHLETE_COLUMN))
                     .await?;
                 while let Some(batch) = batches.try_next().await? {
                     let column = batch.column_by_name(ATHLETE_COLUMN);
                     let ids = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
                     let Some(ids) = ids.filter(|ids| ids.null_count() == 0) else {
-                        let what = "it has no column of athlete ids";
-                        return Err(Error::damaged(&path, what));
+                        let damage = "it has no column of athlete ids";
+                        return Err(Error::damaged(&path, damage));
                     };
                     for id in ids.values() {
-                        found.increment(*id);
+                        counts.increment(*id);
                     }
                 }
                 Ok(())
@@ -229,7 +235,7 @@ impl Eraser {
     }
 }
 
-fn partition_id(job: &Job<Board>, partition: u32) -> PartitionId {
+fn to_partition_id(job: &Job<Board>, partition: u32) -> PartitionId {
     PartitionId {
         source: job.source(),
         partition,
@@ -237,8 +243,8 @@ fn partition_id(job: &Job<Board>, partition: u32) -> PartitionId {
 }
 
 /// Returns the searched athletes by their encoding as members of a board.
-fn encode_members(job: &Job<Board>, sought: &SearchedPeople) -> Result<BTreeMap<Vec<u8>, i64>> {
-    let encoded = sought.ids().map(|id| {
+fn encode_members(job: &Job<Board>, people: &SearchedPeople) -> Result<BTreeMap<Vec<u8>, i64>> {
+    let encoded = people.ids().map(|id| {
         let member = job.member().encode_values(&[KeyValue::Int(id)]);
         Ok((
             member.map_err(|error| Error::fault("encoding a member", error))?,

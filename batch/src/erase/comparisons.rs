@@ -14,7 +14,7 @@ use crate::pages::stream_pages;
 use crate::restore::{parts_of, redact_record};
 
 /// Records that are read at once.
-const RECORDS: usize = 200;
+const PAGE_RECORDS: usize = 200;
 
 impl Eraser {
     /// Removes people from the records of comparisons.
@@ -22,14 +22,14 @@ impl Eraser {
         &self,
         source: Source,
         kind: PersonKind,
-        is_wanted: impl Fn(i64) -> bool,
+        is_erased: impl Fn(i64) -> bool,
     ) -> Result<()> {
         let (records, id_column) = (&*self.batch.ports.records, person_column(kind));
-        let read = |before| reconciliations::list(records, source, before, RECORDS);
+        let read = |before| reconciliations::list(records, source, before, PAGE_RECORDS);
         let mut pages = pin!(stream_pages(read, |record| record.number));
         while let Some(page) = pages.try_next().await? {
             for mut record in page {
-                let is_named = |column: &str, id| column == id_column && is_wanted(id);
+                let is_named = |column: &str, id| column == id_column && is_erased(id);
                 if redact_record(&mut record.record, is_named) {
                     reconciliations::replace(records, source, record.number, &record.record)
                         .await?;
@@ -43,15 +43,17 @@ impl Eraser {
     pub(super) async fn count_in_comparisons(
         &self,
         source: Source,
-        found: &mut SearchedPeople,
+        counts: &mut SearchedPeople,
     ) -> Result<()> {
         let records = &*self.batch.ports.records;
-        let id_column = person_column(found.kind());
-        let read = |before| reconciliations::list(records, source, before, RECORDS);
+        let id_column = person_column(counts.kind());
+        let read = |before| reconciliations::list(records, source, before, PAGE_RECORDS);
         let mut pages = pin!(stream_pages(read, |record| record.number));
         while let Some(page) = pages.try_next().await? {
             for part in page.iter().flat_map(|record| parts_of(&record.record)) {
-                found.count_mentions(|has| part.names(|column, id| column == id_column && has(id)));
+                counts.count_mentions(|is_searched| {
+                    part.names(|column, id| column == id_column && is_searched(id))
+                });
             }
         }
         Ok(())

@@ -84,7 +84,7 @@ impl Eraser {
     ) -> Result<T> {
         let lease = loop {
             match self.batch.acquire_run_lease(source).await {
-                Err(Error::Busy(why)) => self.wait_for_holder(&why, stop).await?,
+                Err(Error::Busy(reason)) => self.wait_for_holder(&reason, stop).await?,
                 lease => break lease?,
             }
         };
@@ -96,8 +96,8 @@ impl Eraser {
     }
 
     /// Waits before another attempt to get the lease.
-    async fn wait_for_holder(&self, why: &str, stop: &CancellationToken) -> Result<()> {
-        tracing::info!(why, "waiting for the run lease");
+    async fn wait_for_holder(&self, reason: &str, stop: &CancellationToken) -> Result<()> {
+        tracing::info!(reason, "waiting for the run lease");
         tokio::select! {
             () = tokio::time::sleep(RETRY_PAUSE) => Ok(()),
             () = stop.cancelled() => Err(Error::Stopped),
@@ -127,11 +127,11 @@ impl Eraser {
     async fn may_have_ended_epoch(&self, source: Source) -> Result<bool> {
         let ports = &self.batch.ports;
         let runs = ports.views.runs(source).await?.runs;
-        let partitions = ports.log.partitions_now(source.topic()).await?;
+        let partitions = ports.log.current_partition_count(source.topic()).await?;
         let states = ports.live.partition_states(source, 0..partitions).await?;
         let next = runs.next_epoch();
         let is_ahead = states.iter().flatten().any(|state| state.epoch > next);
-        Ok(runs.open().is_some() || is_ahead)
+        Ok(runs.open_run().is_some() || is_ahead)
     }
 
     /// Executes a batch run once no other one is under way.
@@ -144,8 +144,8 @@ impl Eraser {
     ) -> Result<RunReport> {
         loop {
             match self.batch.run(source, request, progress, stop).await {
-                Err(Error::Busy(why)) => self.wait_for_holder(&why, stop).await?,
-                done => return done,
+                Err(Error::Busy(reason)) => self.wait_for_holder(&reason, stop).await?,
+                outcome => return outcome,
             }
         }
     }

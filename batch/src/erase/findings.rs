@@ -12,19 +12,19 @@ pub(super) struct Findings(BTreeMap<Person, Vec<Finding>>);
 
 impl Findings {
     /// Adds the findings of a place.
-    pub(super) fn add(&mut self, place: &str, at: &str, found: &SearchedPeople) {
-        let kind = found.kind();
-        for (id, found) in found.iter() {
-            self.add_for(Person { kind, id }, place, at, found);
+    pub(super) fn add(&mut self, place: &str, name: &str, counts: &SearchedPeople) {
+        let kind = counts.kind();
+        for (id, count) in counts.iter() {
+            self.add_for(Person { kind, id }, place, name, count);
         }
     }
 
     /// Adds a place that was searched for one person.
-    pub(super) fn add_for(&mut self, person: Person, place: &str, at: &str, found: u64) {
+    pub(super) fn add_for(&mut self, person: Person, place: &str, name: &str, count: u64) {
         self.0.entry(person).or_default().push(Finding {
             place: place.to_owned(),
-            at: at.to_owned(),
-            found,
+            at: name.to_owned(),
+            found: count,
         });
     }
 

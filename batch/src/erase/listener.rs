@@ -1,6 +1,8 @@
 //! The steps of erasing listeners. Each may be repeated.
 
-use jobs::Layers;
+use std::sync::Arc;
+
+use jobs::{Job, Layers};
 use schemas::source::Source;
 use stores::dead_letters::erase::rewrite;
 use stores::erasures::PersonKind;
@@ -11,7 +13,7 @@ use super::repair_records;
 use super::sources::LISTENER_SOURCE;
 use crate::archive::{GarbageScope, collect_garbage, fence_writers, redact};
 use crate::lease::check_stop;
-use crate::{Batch, Error, Progress, Result, RunRequest};
+use crate::{Error, Progress, Result, RunRequest};
 
 impl Eraser {
     /// Removes all suppressed listeners from every store.
@@ -35,7 +37,7 @@ impl Eraser {
         self.with_run_lease(LISTENER_SOURCE, stop, async |stop| {
             if let Some(cuts) = &cuts {
                 // An archiver that started earlier may have written more files.
-                self.batch.redact_archive(LISTENER_SOURCE, &stop).await?;
+                self.redact_archive(LISTENER_SOURCE, &stop).await?;
                 if !request.keep_log {
                     progress.stage("log", 0);
                     // A rebuilt partition state only needs records after the cuts.
@@ -71,40 +73,40 @@ impl Eraser {
         self.redact_comparisons(LISTENER_SOURCE, kind, is_erased)
             .await
     }
-}
 
-impl Batch {
     /// Removes erased listeners from the archive's files, and deletes the replaced files after the
     /// grace period. The caller must hold the run lease.
     async fn redact_archive(&self, source: Source, stop: &CancellationToken) -> Result<()> {
-        let (archive, now_ms) = (&self.ports.archive, self.ports.clock.now_ms());
-        let suppressed = self.ports.suppressions.current().await?;
+        let ports = &self.batch.ports;
+        let (archive, now_ms) = (&ports.archive, ports.clock.now_ms());
+        let suppressed = ports.suppressions.current().await?;
         // Uncommitted files of other writers are dead after this, and are deleted below.
         fence_writers(archive, source, now_ms).await?;
-        let memory = self.engine.reserve_memory("redaction");
+        let memory = self.batch.engine.reserve_memory("redaction");
         let version = redact(archive, source, &suppressed, &memory, now_ms, stop).await?;
-        if version.has_retired_files() && !self.wait_grace_period(stop).await {
+        if version.has_retired_files() && !self.batch.wait_grace_period(stop).await {
             return Err(Error::Stopped);
         }
         collect_garbage(archive, source, GarbageScope::ALL, now_ms).await
     }
 
     /// Returns the aggregate views whose keys contain a listener.
-    pub(super) fn listener_views(&self) -> Vec<std::sync::Arc<jobs::Job>> {
-        let jobs = self.catalog.jobs_in_layer(LISTENER_SOURCE, Layers::Both);
-        let batch_jobs = self.catalog.jobs_in_layer(LISTENER_SOURCE, Layers::Batch);
-        let mut found: Vec<std::sync::Arc<jobs::Job>> = Vec::new();
+    pub(super) fn list_listener_views(&self) -> Vec<Arc<Job>> {
+        let catalog = &self.batch.catalog;
+        let jobs = catalog.jobs_in_layer(LISTENER_SOURCE, Layers::Both);
+        let batch_jobs = catalog.jobs_in_layer(LISTENER_SOURCE, Layers::Batch);
+        let mut views: Vec<Arc<Job>> = Vec::new();
         for job in jobs.chain(batch_jobs) {
             let columns = job.group().0.iter().chain(&job.row().0);
-            let is_new = found.iter().all(|known| known.name() != job.name());
+            let is_new = views.iter().all(|known| known.name() != job.name());
             if is_new
                 && columns
                     .into_iter()
                     .any(|column| column.name == "listener_id")
             {
-                found.push(std::sync::Arc::clone(job));
+                views.push(Arc::clone(job));
             }
         }
-        found
+        views
     }
 }

@@ -88,7 +88,7 @@ impl Eraser {
         self.search_and_record(&mut started, "erased").await?;
         let mut receipts = Vec::new();
         for (_, mut receipt) in started {
-            receipt.notes = self.notes(&receipt);
+            receipt.notes = self.build_notes(&receipt);
             if receipt.is_clean() {
                 receipt.finished_at_ms = Some(self.batch.ports.clock.now_ms());
             }
@@ -103,31 +103,31 @@ impl Eraser {
     /// # Errors
     /// Errors of the stores.
     pub async fn verify(&self, people: &[Person]) -> Result<Vec<(Person, Vec<Finding>)>> {
-        let all = self.search(people).await?;
-        let found = people.iter().map(|person| {
-            let found = all
+        let findings = self.search(people).await?;
+        let by_person = people.iter().map(|person| {
+            let places = findings
                 .for_person(*person)
                 .iter()
                 .filter(|finding| finding.found > 0);
-            (*person, found.cloned().collect())
+            (*person, places.cloned().collect())
         });
-        Ok(found.collect())
+        Ok(by_person.collect())
     }
 
     /// Searches every place where people can occur, once for all people of a kind.
     async fn search(&self, people: &[Person]) -> Result<Findings> {
         let of_kind = |kind: PersonKind| people.iter().filter(move |person| person.kind == kind);
         let ids = |kind: PersonKind| of_kind(kind).map(|person| person.id);
-        let mut all = Findings::default();
+        let mut findings = Findings::default();
         if of_kind(PersonKind::Listener).next().is_some() {
-            self.search_listeners(ids(PersonKind::Listener), &mut all)
+            self.search_listeners(ids(PersonKind::Listener), &mut findings)
                 .await?;
         }
         if of_kind(PersonKind::Athlete).next().is_some() {
-            self.search_athletes(ids(PersonKind::Athlete), &mut all)
+            self.search_athletes(ids(PersonKind::Athlete), &mut findings)
                 .await?;
         }
-        Ok(all)
+        Ok(findings)
     }
 
     /// Lists all erasures, the newest first.
@@ -135,8 +135,8 @@ impl Eraser {
     /// # Errors
     /// Errors of the store.
     pub async fn list(&self) -> Result<Vec<Receipt>> {
-        let all: Vec<Erasure> = self.batch.ports.suppressions.all().await?;
-        Ok(all.iter().rev().map(Receipt::new).collect())
+        let erasures: Vec<Erasure> = self.batch.ports.suppressions.all().await?;
+        Ok(erasures.iter().rev().map(Receipt::new).collect())
     }
 
     async fn search_and_record(
@@ -145,9 +145,9 @@ impl Eraser {
         step: &str,
     ) -> Result<()> {
         let people: Vec<Person> = receipts.iter().map(|(person, _)| *person).collect();
-        let all = self.search(&people).await?;
+        let findings = self.search(&people).await?;
         for (person, receipt) in receipts {
-            receipt.record_findings(all.for_person(*person), &*self.batch.ports.clock);
+            receipt.record_findings(findings.for_person(*person), &*self.batch.ports.clock);
             step.clone_into(&mut receipt.step);
             self.store_receipt(receipt).await?;
         }
@@ -163,24 +163,24 @@ impl Eraser {
     }
 
     /// Returns notes on the limits of the search, and on what remains.
-    fn notes(&self, receipt: &Receipt) -> Vec<String> {
+    fn build_notes(&self, receipt: &Receipt) -> Vec<String> {
         let mut notes = vec![
             "if a store does not respond, a serving process may return cached answers from before the erasure, for up to `serving.kept_for_ms`; restart the process if that is too long".to_owned(),
             "backups of the stores are not searched; data restored from one is ingested without this person".to_owned(),
         ];
-        let left = |place: &str| {
+        let remains_in = |place: &str| {
             receipt
                 .places
                 .iter()
                 .any(|place_result| place_result.place == place && place_result.left > 0)
         };
-        if left(LOG) && receipt.keep_log {
+        if remains_in(LOG) && receipt.keep_log {
             notes.push("the log keeps its records until its retention deletes them; no process uses their data about this person".to_owned());
         }
-        if left(LOG) && !receipt.keep_log {
+        if remains_in(LOG) && !receipt.keep_log {
             notes.push("the log keeps records that the speed layer has not processed yet: run `backstitch speed --until-caught-up`, then erase again".to_owned());
         }
-        if left(APPS) {
+        if remains_in(APPS) {
             notes.push("your own tables, which the entity store reads through views, still contain rows of this person: they are hidden, and only your app can delete them".to_owned());
         }
         notes

@@ -106,8 +106,8 @@ impl Receipt {
     /// delete.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let mut left = self.places.iter().filter(|place| place.left > 0);
-        left.all(|place| place.place == APPS || (self.keep_log && place.place == LOG))
+        let mut remains = self.places.iter().filter(|place| place.left > 0);
+        remains.all(|place| place.place == APPS || (self.keep_log && place.place == LOG))
     }
 }
 

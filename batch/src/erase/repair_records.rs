@@ -18,12 +18,12 @@ use crate::{Error, Result};
 const LISTENER: &str = "listener_id";
 
 /// Counts the recorded changes that name each searched listener.
-pub(super) async fn count_in_changes(archive: &Archive, found: &mut SearchedPeople) -> Result<()> {
+pub(super) async fn count_in_changes(archive: &Archive, counts: &mut SearchedPeople) -> Result<()> {
     for path in archive.list(&changes_folder(LISTENER_SOURCE)).await? {
         for batch in read_batches(archive, &path).await? {
-            for change in change_column(&path, &batch)?.1 {
-                if let Some(id) = listener_id(&parse_change(&path, change)?) {
-                    found.increment(id);
+            for change in find_changes(&path, &batch)?.1 {
+                if let Some(id) = parse_listener_id(&parse_change(&path, change)?) {
+                    counts.increment(id);
                 }
             }
         }
@@ -33,16 +33,16 @@ pub(super) async fn count_in_changes(archive: &Archive, found: &mut SearchedPeop
 
 /// Removes erased listeners from recorded changes. No other process may read or write the files
 /// meanwhile.
-pub(super) async fn redact(archive: &Archive, is_wanted: impl Fn(i64) -> bool) -> Result<()> {
+pub(super) async fn redact(archive: &Archive, is_erased: impl Fn(i64) -> bool) -> Result<()> {
     for path in archive.list(&changes_folder(LISTENER_SOURCE)).await? {
-        let mut is_found = false;
+        let mut names_erased = false;
         let mut rewritten = Vec::new();
         for batch in read_batches(archive, &path).await? {
-            let without = remove_listeners(&path, &batch, &is_wanted)?;
-            is_found |= without.is_some();
-            rewritten.push(without.unwrap_or(batch));
+            let redacted = remove_listeners(&path, &batch, &is_erased)?;
+            names_erased |= redacted.is_some();
+            rewritten.push(redacted.unwrap_or(batch));
         }
-        if is_found {
+        if names_erased {
             archive.put(&path, encode_changes(&rewritten)?).await?;
         }
     }
@@ -51,57 +51,57 @@ pub(super) async fn redact(archive: &Archive, is_wanted: impl Fn(i64) -> bool) -
 
 /// Reads a file. Reconciliations write files that fit in memory.
 async fn read_batches(archive: &Archive, path: &str) -> Result<Vec<RecordBatch>> {
-    let columns = archive.columns(path, None, CHANGES_BATCH_ROWS, None);
+    let columns = archive.read_columns(path, None, CHANGES_BATCH_ROWS, None);
     Ok(columns.await?.try_collect().await?)
 }
 
 /// Returns the changes of a batch, and the index of their column.
-fn change_column<'a>(
+fn find_changes<'a>(
     path: &str,
     batch: &'a RecordBatch,
 ) -> Result<(usize, impl Iterator<Item = &'a str> + use<'a>)> {
-    let wrong = || Error::damaged(path, "it does not have the columns of changes");
-    let index = batch.schema_ref().index_of(CHANGE).map_err(|_| wrong())?;
+    let damaged = || Error::damaged(path, "it does not have the columns of changes");
+    let index = batch.schema_ref().index_of(CHANGE).map_err(|_| damaged())?;
     let changes = batch.column(index).as_string_opt::<i32>();
-    let changes = changes.ok_or_else(wrong)?;
+    let changes = changes.ok_or_else(damaged)?;
     Ok((index, changes.iter().map(Option::unwrap_or_default)))
 }
 
 fn parse_change(path: &str, change: &str) -> Result<Map<String, Value>> {
-    let wrong = |_| Error::damaged(path, "a change in it is not a JSON object");
-    serde_json::from_str(change).map_err(wrong)
+    let damaged = |_| Error::damaged(path, "a change in it is not a JSON object");
+    serde_json::from_str(change).map_err(damaged)
 }
 
 /// Returns the changes without erased listeners; `None` if no change names one.
 fn remove_listeners(
     path: &str,
     batch: &RecordBatch,
-    is_wanted: impl Fn(i64) -> bool,
+    is_erased: impl Fn(i64) -> bool,
 ) -> Result<Option<RecordBatch>> {
-    let mut is_found = false;
-    let mut changes_left = Vec::new();
-    let (index, changes) = change_column(path, batch)?;
+    let mut names_erased = false;
+    let mut redacted_changes = Vec::new();
+    let (index, changes) = find_changes(path, batch)?;
     for change in changes {
-        let named = parse_change(path, change)?;
-        if listener_id(&named).is_some_and(&is_wanted) {
-            is_found = true;
-            changes_left.push(redact_change(named));
+        let fields = parse_change(path, change)?;
+        if parse_listener_id(&fields).is_some_and(&is_erased) {
+            names_erased = true;
+            redacted_changes.push(redact_change(fields));
         } else {
-            changes_left.push(change.to_owned());
+            redacted_changes.push(change.to_owned());
         }
     }
-    if !is_found {
+    if !names_erased {
         return Ok(None);
     }
     let mut columns = batch.columns().to_vec();
     if let Some(column) = columns.get_mut(index) {
-        *column = Arc::new(StringArray::from(changes_left)) as ArrayRef;
+        *column = Arc::new(StringArray::from(redacted_changes)) as ArrayRef;
     }
     let batch = RecordBatch::try_new(batch.schema(), columns);
     Ok(Some(batch.map_err(|e| Error::fault("changes", e))?))
 }
 
-fn listener_id(change: &Map<String, Value>) -> Option<i64> {
+fn parse_listener_id(change: &Map<String, Value>) -> Option<i64> {
     match change.get(LISTENER)? {
         Value::String(id) => id.parse().ok(),
         id => id.as_i64(),
@@ -129,15 +129,15 @@ mod tests {
     #[test]
     fn removes_the_listener_from_a_change() {
         let event = change(r#"{"event_id":"restoration-1-ab","listener_id":42,"amount":3}"#);
-        assert_eq!(listener_id(&event), Some(42));
+        assert_eq!(parse_listener_id(&event), Some(42));
         let redacted = change(&redact_change(event));
-        assert_eq!(listener_id(&redacted), None);
+        assert_eq!(parse_listener_id(&redacted), None);
         assert_eq!(redacted["amount"], 3);
         assert!(!redacted.contains_key(LISTENER));
         let key = change(r#"{"listener_id":42,"track_id":7}"#);
         let redacted = change(&redact_change(key));
         assert_eq!(
-            (listener_id(&redacted), &redacted["track_id"]),
+            (parse_listener_id(&redacted), &redacted["track_id"]),
             (None, &7.into())
         );
         assert!(redacted.contains_key(LISTENER), "a key has all its columns");

@@ -6,7 +6,7 @@ use stores::log::{FetchLimit, Records};
 use super::eraser::Eraser;
 use crate::Result;
 
-const FETCH: FetchLimit = FetchLimit {
+const FETCH_LIMIT: FetchLimit = FetchLimit {
     records: 20_000,
     bytes: 16 << 20,
 };
@@ -30,7 +30,11 @@ impl Eraser {
         let (partition, end) = (range.partition, range.end);
         let mut next = range.start;
         while next < end {
-            let fetched = match self.log.fetch_once(topic, partition, next, FETCH).await {
+            let fetched = match self
+                .log
+                .fetch_once(topic, partition, next, FETCH_LIMIT)
+                .await
+            {
                 // The records were deleted by an erasure or by the topic's retention.
                 Err(stores::Error::OffsetOutOfRange { start, .. }) if start > next => {
                     next = start;

@@ -2,14 +2,14 @@
 //! deleted from its beginning, so records up to the last one that names an athlete are deleted, and
 //! later ones stay.
 
-use schemas::achievement::{NotificationPosition, names_athlete};
+use schemas::achievement::{NotificationPosition, mentions_athlete};
 use schemas::entities::Notifications;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use serde::Deserialize;
 use stores::erasures::{PersonKind, SearchedPeople, may_mention_kind};
 use stores::log::Records;
-use stores::registry::read_writers;
+use stores::registry::read_writer_schemas;
 
 use super::eraser::Eraser;
 use super::topic_scan::OffsetRange;
@@ -31,13 +31,15 @@ enum TopicRecords {
 
 impl TopicRecords {
     /// Returns whether the record at an index names an athlete that satisfies `is_wanted`.
-    fn names(&self, index: usize, record: &[u8], is_wanted: impl Fn(i64) -> bool) -> bool {
+    fn mentions(&self, index: usize, record: &[u8], is_wanted: impl Fn(i64) -> bool) -> bool {
         match self {
-            Self::Messages => names_athlete(record, is_wanted),
-            Self::Notifications(source, all) => match all.group(index, record) {
-                Ok(group) => is_wanted(group.member),
-                Err(_) => may_mention_kind(*source, record, PersonKind::Athlete, is_wanted),
-            },
+            Self::Messages => mentions_athlete(record, is_wanted),
+            Self::Notifications(source, notifications) => {
+                match notifications.group(index, record) {
+                    Ok(group) => is_wanted(group.member),
+                    Err(_) => may_mention_kind(*source, record, PersonKind::Athlete, is_wanted),
+                }
+            }
         }
     }
 }
@@ -47,7 +49,7 @@ impl Eraser {
     pub(super) async fn count_in_topic(
         &self,
         topic: &str,
-        found: &mut SearchedPeople,
+        counts: &mut SearchedPeople,
     ) -> Result<()> {
         for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
             let range = OffsetRange {
@@ -57,8 +59,9 @@ impl Eraser {
             };
             self.for_each_batch(topic, range, async |records: &Records| {
                 let decoded = self.decode_topic(topic, records).await?;
-                for (index, value) in values(records).enumerate() {
-                    found.count_mentions(|has| decoded.names(index, value, has));
+                for (index, value) in iter_values(records).enumerate() {
+                    counts
+                        .count_mentions(|is_searched| decoded.mentions(index, value, is_searched));
                 }
                 Ok(true)
             })
@@ -75,18 +78,18 @@ impl Eraser {
         end: impl Fn(usize) -> Offset,
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<()> {
-        let mut before = Vec::new();
+        let mut ends = Vec::new();
         for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
-            let until = span.end.min(end(before.len()));
+            let until = span.end.min(end(ends.len()));
             let range = OffsetRange {
                 partition,
                 start: span.start,
                 end: until,
             };
-            before.push(self.end_of_named(topic, range, &is_wanted).await?);
+            ends.push(self.find_end_of_mentions(topic, range, &is_wanted).await?);
         }
-        if before.iter().any(|before| *before > 0) {
-            self.log.trim(topic, &before).await?;
+        if ends.iter().any(|end| *end > 0) {
+            self.log.trim(topic, &ends).await?;
         }
         Ok(())
     }
@@ -126,25 +129,25 @@ impl Eraser {
 
     /// Returns the offset after the last record of a range that names such an athlete; 0 if none
     /// does.
-    async fn end_of_named(
+    async fn find_end_of_mentions(
         &self,
         topic: &str,
         range: OffsetRange,
         is_wanted: &impl Fn(i64) -> bool,
     ) -> Result<Offset> {
-        let mut after = 0;
+        let mut end = 0;
         self.for_each_batch(topic, range, async |records: &Records| {
             let decoded = self.decode_topic(topic, records).await?;
             let offsets = records.offsets.values().iter();
-            for (index, (offset, value)) in offsets.zip(values(records)).enumerate() {
-                if decoded.names(index, value, is_wanted) {
-                    after = offset + 1;
+            for (index, (offset, value)) in offsets.zip(iter_values(records)).enumerate() {
+                if decoded.mentions(index, value, is_wanted) {
+                    end = offset + 1;
                 }
             }
             Ok(true)
         })
         .await?;
-        Ok(after)
+        Ok(end)
     }
 
     async fn decode_topic(&self, topic: &str, records: &Records) -> Result<TopicRecords> {
@@ -152,14 +155,14 @@ impl Eraser {
         let Some(source) = sources.find(|source| source.topic() == topic) else {
             return Ok(TopicRecords::Messages);
         };
-        let writers = read_writers(&*self.batch.ports.schemas, &records.values).await?;
-        let notifications = Notifications::read(source, values(records), &writers)
+        let writers = read_writer_schemas(&*self.batch.ports.schemas, &records.values).await?;
+        let notifications = Notifications::read(source, iter_values(records), &writers)
             .map_err(|error| Error::fault("decoding notifications", error))?;
         Ok(TopicRecords::Notifications(source, notifications))
     }
 }
 
-fn values(records: &Records) -> impl Iterator<Item = &[u8]> {
+fn iter_values(records: &Records) -> impl Iterator<Item = &[u8]> {
     records.values.iter().map(Option::unwrap_or_default)
 }
 

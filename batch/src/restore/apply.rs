@@ -121,6 +121,6 @@ fn place(job: &Job, grain: &KeyShape, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> 
         _ => 0,
     };
     let group = job.group().encode_values(group).map_err(fault)?;
-    let part = AggregateShape::partition_key(job.table_partition().floor(start), &group);
+    let part = AggregateShape::encode_partition_key(job.table_partition().floor(start), &group);
     Ok((part, job.row().encode_values(row).map_err(fault)?))
 }

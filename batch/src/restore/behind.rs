@@ -25,7 +25,7 @@ impl Batch {
         source: Source,
         stop: &CancellationToken,
     ) -> Result<Vec<Offset>> {
-        let ends = self.checked_log_ends(source).await?;
+        let ends = self.read_checked_log_ends(source).await?;
         let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
         let patience = Duration::from_millis(self.options.speed_wait_ms);
         let (mut stood, mut since) = (Vec::new(), Instant::now());

@@ -16,12 +16,12 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jobs::{BUCKET, Job};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
-use schemas::line::format_instant;
-use schemas::time::Width;
+use schemas::line::format_instant_us;
+use schemas::time::BucketWidth;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use stores::parquet_values::{self, ParquetInput, RowReader, Rows};
+use stores::parquet_values::{self, ParquetInput, ParquetRows, RowReader};
 use tokio_util::sync::CancellationToken;
 
 use super::scope::Scope;
@@ -51,7 +51,7 @@ struct Columns {
     of_view: Vec<(KeyColumn, String)>,
     /// Its name for the expected count.
     expected: String,
-    bucket: Width,
+    bucket: BucketWidth,
 }
 
 enum Lines {
@@ -418,7 +418,7 @@ fn expect_types(columns: &Columns, schema: &Schema) -> Result<(), String> {
 }
 
 /// A row of Parquet. The expected count is its last column.
-fn parquet_line(columns: &Columns, rows: &Rows, row: usize) -> Result<Line, String> {
+fn parquet_line(columns: &Columns, rows: &ParquetRows, row: usize) -> Result<Line, String> {
     let of_view = columns.of_view.iter().enumerate();
     let values = of_view.map(|(place, (column, _))| {
         let value = parquet_value(column, rows.value(place, row))?;
@@ -431,8 +431,11 @@ fn parquet_line(columns: &Columns, rows: &Rows, row: usize) -> Result<Line, Stri
 }
 
 /// A value of Parquet as JSON, where that is exactly the same.
-fn parquet_value(column: &KeyColumn, value: parquet_values::Value<'_>) -> Result<Value, String> {
-    use parquet_values::Value as Stored;
+fn parquet_value(
+    column: &KeyColumn,
+    value: parquet_values::ParquetValue<'_>,
+) -> Result<Value, String> {
+    use parquet_values::ParquetValue as Stored;
     let name = &column.name;
     Ok(match (column.kind, value) {
         (_, Stored::Null) => Value::Null,
@@ -440,8 +443,8 @@ fn parquet_value(column: &KeyColumn, value: parquet_values::Value<'_>) -> Result
         (_, Stored::Text(text)) => text.into(),
         (_, Stored::Bytes(_)) => return Err(format!("{name} is not UTF-8")),
         (KeyKind::Time | KeyKind::Instant, Stored::Instant(nanos)) => {
-            let at_us = parquet_values::micros(nanos);
-            match format_instant(at_us).filter(|_| at_us * 1_000 == nanos) {
+            let at_us = parquet_values::floor_to_micros(nanos);
+            match format_instant_us(at_us).filter(|_| at_us * 1_000 == nanos) {
                 Some(text) => text.into(),
                 None => {
                     return Err(format!(
@@ -461,8 +464,8 @@ fn parquet_value(column: &KeyColumn, value: parquet_values::Value<'_>) -> Result
 }
 
 /// A whole number, if the value is exactly one.
-fn whole(name: &str, value: &parquet_values::Value<'_>) -> Result<Option<i64>, String> {
-    use parquet_values::Value as Stored;
+fn whole(name: &str, value: &parquet_values::ParquetValue<'_>) -> Result<Option<i64>, String> {
+    use parquet_values::ParquetValue as Stored;
     let wrong = |shown: &str| format!("{name} is {shown}, not a 64-bit integer");
     let number = match value {
         Stored::Null => return Ok(None),
@@ -501,7 +504,7 @@ fn not_a_count(found: &str) -> String {
     format!("{EXPECTED} is {found}, not a 64-bit integer")
 }
 
-fn of_json((column, bucket): (&KeyColumn, Width), value: &Value) -> Result<KeyValue, String> {
+fn of_json((column, bucket): (&KeyColumn, BucketWidth), value: &Value) -> Result<KeyValue, String> {
     match (value, column.kind) {
         (Value::Null, _) if column.nullable => Ok(KeyValue::Null),
         (Value::Null, _) => Err(format!("{} is missing", column.name)),
@@ -519,7 +522,7 @@ fn of_json((column, bucket): (&KeyColumn, Width), value: &Value) -> Result<KeyVa
     }
 }
 
-fn of_text((column, bucket): (&KeyColumn, Width), text: &str) -> Result<KeyValue, String> {
+fn of_text((column, bucket): (&KeyColumn, BucketWidth), text: &str) -> Result<KeyValue, String> {
     let wrong = || format!("{} is {text:?}, not {}", column.name, kind_of(column));
     match column.kind {
         KeyKind::Text => Ok(KeyValue::Text(text.to_owned())),
@@ -581,7 +584,7 @@ mod tests {
 
     #[test]
     fn values_of_parquet_are_exact_or_refused() {
-        use parquet_values::Value as Stored;
+        use parquet_values::ParquetValue as Stored;
         for (value, expected) in [
             (Stored::Null, Some(None)),
             (Stored::Int(-7), Some(Some(-7))),
@@ -618,7 +621,7 @@ mod tests {
         }
         // No bucket begins then: it is refused, and never another year.
         let late = Value::from("9999-12-31T00:00:00Z");
-        let late = of_json((&bucket, Width::Day), &late);
+        let late = of_json((&bucket, BucketWidth::Day), &late);
         assert!(late.is_err_and(|why| why.contains("9999-12-31")));
     }
 

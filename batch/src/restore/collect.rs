@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::{TableGeneration, table_to_read};
+use jobs::tables::{TableGeneration, find_table_to_read};
 use schemas::seam::{Cut, Epoch, Offset};
 use tokio_util::sync::CancellationToken;
 
 use super::claims::{Claims, add_claims};
 use super::live::{LiveRead, LiveSide};
 use super::recount::{Recount, chain};
-use super::report::RestoreReport;
-use super::request::RestoreRequest;
+use super::report::ReconcileReport;
+use super::request::ReconcileRequest;
 use super::scope::Scope;
 use super::side::Side;
 use super::sides::Sides;
@@ -61,17 +61,17 @@ impl Collected {
     pub(super) fn report(
         &self,
         comparison: &Comparison,
-        request: &RestoreRequest,
-    ) -> RestoreReport {
+        request: &ReconcileRequest,
+    ) -> ReconcileReport {
         let position = self.position.iter().map(|cut| cut.next_offset);
-        RestoreReport {
+        ReconcileReport {
             view: comparison.job.name().to_owned(),
             expected: request.expected.to_string(),
             epoch: comparison.epoch,
             position: position.collect(),
             live_unknown: self.live_unknown.clone(),
             disk_bytes: self.disk_bytes,
-            ..RestoreReport::of(comparison.job.source())
+            ..ReconcileReport::of(comparison.job.source())
         }
     }
 }
@@ -86,7 +86,7 @@ impl Batch {
     ) -> Result<(Comparison, Vec<String>)> {
         let source = job.source();
         let seen = self.ports.views.runs(source).await?;
-        let table = table_to_read(&seen.complete_epochs, job.view());
+        let table = find_table_to_read(&seen.complete_epochs, job.view());
         let run = seen.runs.get(table.newest).cloned().ok_or_else(|| {
             Error::NotReady(format!(
                 "no run of {source} has published rows of {} yet: run `backstitch batch run` first",
@@ -94,14 +94,14 @@ impl Batch {
             ))
         })?;
         let mut warnings = Vec::new();
-        if let Some(open) = seen.runs.open() {
+        if let Some(open) = seen.runs.open_run() {
             warnings.push(format!(
                 "run {} is not complete. Answers are correct meanwhile, but keys that it has written are skipped here; finish it with `backstitch batch run`",
                 open.epoch
             ));
         }
         let mut archiver = self.archiver(source).await?;
-        let (of, _) = self.generation(archiver.version()).await?;
+        let (of, _) = self.read_generation(archiver.version()).await?;
         if of.erasures != table.generation.erasures {
             return Err(Error::NotReady(
                 "the published rows may name a person who was erased: finish the erasure (`backstitch erase`, or `backstitch batch run`), then compare"
@@ -115,7 +115,7 @@ impl Batch {
         archiver.verify_log().await?;
         verify_cuts(&self.ports, source, &run.cuts).await?;
         let version = archiver.version();
-        let (files, expired) = version.contents(&self.ports.archive, source).await?;
+        let (files, expired) = version.read_contents(&self.ports.archive, source).await?;
         let mut with_events = files.iter().filter(|file| file.path.is_some());
         if with_events.any(|file| file.redacted_through < of.erasures) {
             return Err(Error::NotReady(
@@ -157,7 +157,7 @@ impl Batch {
     ) -> Result<Collected> {
         let Comparison { job, scope, .. } = comparison;
         let source = job.source();
-        let folder = self.engine.scratch_folder()?;
+        let folder = self.engine.create_scratch_folder()?;
         let days = comparison.recount.days(None, &comparison.cuts);
         let files = (days.values().sum::<u64>() / FILE_EVENTS).min(FILES_MAX - 1);
         let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
@@ -171,7 +171,7 @@ impl Batch {
         }
         stages.begin("live", 0);
         let runs = self.ports.views.runs(source).await?.runs;
-        let partitions = self.checked_log_ends(source).await?.len();
+        let partitions = self.read_checked_log_ends(source).await?.len();
         let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
         let (ports, rows_max) = ((&self.ports, &self.catalog), self.options.scan_rows);
         let live = LiveSide::of(
@@ -258,14 +258,14 @@ impl Batch {
         archiver.archive_up_to(&ends, stages.progress, stop).await?;
         check_stop(stop)?;
         let version = archiver.version();
-        let (of, _) = self.generation(version).await?;
+        let (of, _) = self.read_generation(version).await?;
         if of.erasures != comparison.of.erasures {
             return Err(Error::NotReady(
                 "a person was erased during the comparison: compare again after the erasure has finished"
             .to_owned()));
         }
         let archive = &self.ports.archive;
-        let (files, _) = version.contents(archive, live.source).await?;
+        let (files, _) = version.read_contents(archive, live.source).await?;
         let recount = Recount {
             files: Arc::new(files),
             ..comparison.recount.clone()

@@ -180,7 +180,7 @@ pub(crate) async fn each_block(
     mut of_block: impl AsyncFnMut(Sums) -> Result<()>,
 ) -> Result<()> {
     let failed = |error: DataFusionError| scratch(path, error);
-    let context = engine.session();
+    let context = engine.create_session();
     let name = path.to_str().ok_or_else(|| {
         Error::Request(format!("{}: the path is not valid UTF-8", path.display()))
     })?;

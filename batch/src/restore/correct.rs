@@ -332,7 +332,7 @@ pub(crate) async fn each_step(
 ) -> Result<()> {
     let groups = usize::try_from(file.rows).map_err(|e| Error::fault("corrections", e))?;
     let groups = (0..groups.div_ceil(STEP_ROWS)).collect();
-    let mut batches = archive.rows(&file.path, groups, STEP_ROWS).await?;
+    let mut batches = archive.read_rows(&file.path, groups, STEP_ROWS).await?;
     while let Some(batch) = batches.try_next().await? {
         step(batch).await?;
     }
@@ -372,7 +372,7 @@ impl Batch {
             })
             .await?;
         }
-        let until = self.partition_ends(journal.source).await?;
+        let until = self.read_partition_ends(journal.source).await?;
         journal.end(restoration.number, &until).await
     }
 

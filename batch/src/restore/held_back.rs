@@ -1,13 +1,13 @@
 //! Why what differs is not put right now.
 
-use super::report::RestoreReport;
-use super::request::RestoreRequest;
+use super::report::ReconcileReport;
+use super::request::ReconcileRequest;
 
 /// Says why what differs is not put right now, where it is so; `uncounted` is a restoration whose corrections live state
 /// has not come to, and partitions of the log with records that it has not come to.
 pub(super) fn hold_back(
-    request: &RestoreRequest,
-    report: &mut RestoreReport,
+    request: &ReconcileRequest,
+    report: &mut ReconcileReport,
     (restoration, partitions): (Option<u64>, &[u32]),
 ) {
     let corrections = restoration.map(|number| format!(
@@ -31,7 +31,7 @@ pub(super) fn hold_back(
 }
 
 /// Why what differs is not to be put right now.
-pub(super) fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String> {
+pub(super) fn held_back(request: &ReconcileRequest, report: &ReconcileReport) -> Option<String> {
     if !request.apply {
         return None;
     }

@@ -12,8 +12,8 @@ use tokio::sync::OnceCell;
 
 use super::cause::Cause;
 use super::journal::{Journal, new_id};
-use super::report::RestoreReport;
-use super::request::{Expected, RestoreRequest};
+use super::report::ReconcileReport;
+use super::request::{Expected, ReconcileRequest};
 use crate::batch::Batch;
 use crate::{Error, Result};
 
@@ -50,7 +50,7 @@ named! {
 
 impl Outcome {
     /// What a report says.
-    pub(crate) fn of(report: &RestoreReport) -> Self {
+    pub(crate) fn of(report: &ReconcileReport) -> Self {
         match &report.applied {
             _ if report.held_back.is_some() && report.differ > 0 => Self::HeldBack,
             Some(applied) if applied.damaged > 0 => Self::HeldBack,
@@ -68,7 +68,7 @@ impl Outcome {
 }
 
 /// A request as it is recorded.
-fn asked(request: &RestoreRequest) -> Value {
+fn asked(request: &ReconcileRequest) -> Value {
     let query = match &request.expected {
         Expected::Query(query) => Some(query),
         _ => None,
@@ -88,7 +88,7 @@ fn asked(request: &RestoreRequest) -> Value {
 }
 
 /// The fingerprint of a request, for approvals.
-pub(super) fn request_fingerprint(request: &RestoreRequest) -> String {
+pub(super) fn request_fingerprint(request: &ReconcileRequest) -> String {
     approvals::request_fingerprint(&request.expected.to_string(), &asked(request))
 }
 
@@ -96,7 +96,7 @@ pub(super) fn request_fingerprint(request: &RestoreRequest) -> String {
 pub(super) struct History<'a> {
     batch: &'a Batch,
     source: Source,
-    request: &'a RestoreRequest,
+    request: &'a ReconcileRequest,
     id: String,
     at_ms: i64,
     number: OnceCell<u64>,
@@ -105,7 +105,7 @@ pub(super) struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    pub(super) fn new(batch: &'a Batch, source: Source, request: &'a RestoreRequest) -> Self {
+    pub(super) fn new(batch: &'a Batch, source: Source, request: &'a ReconcileRequest) -> Self {
         Self {
             batch,
             source,
@@ -144,7 +144,7 @@ impl<'a> History<'a> {
     /// Records what was found, before anything is changed, and under which number a restoration would be.
     pub(super) async fn begin_to_apply(
         &self,
-        report: &RestoreReport,
+        report: &ReconcileReport,
         restoration: u64,
     ) -> Result<()> {
         if report.differ == 0 {
@@ -159,7 +159,7 @@ impl<'a> History<'a> {
     }
 
     /// Records how it ended. What can't be asked, or never began, is no comparison; a schedule's is one in any case.
-    pub(super) async fn end(&self, done: Result<RestoreReport>) -> Result<RestoreReport> {
+    pub(super) async fn end(&self, done: Result<ReconcileReport>) -> Result<ReconcileReport> {
         match done {
             Ok(mut report) => {
                 let outcome = Outcome::of(&report);
@@ -177,10 +177,10 @@ impl<'a> History<'a> {
                     error => error.is_transient(),
                 };
                 if !is_none && self.number.get().is_none() {
-                    let report = RestoreReport {
+                    let report = ReconcileReport {
                         view: self.request.view.clone(),
                         expected: self.request.expected.to_string(),
-                        ..RestoreReport::of(self.source)
+                        ..ReconcileReport::of(self.source)
                     };
                     let mut record = self.record(Outcome::Failed, &report)?;
                     record["error"] = without_people(&error.to_string()).into();
@@ -226,7 +226,7 @@ impl<'a> History<'a> {
         Ok(number)
     }
 
-    fn record(&self, outcome: Outcome, report: &RestoreReport) -> Result<Value> {
+    fn record(&self, outcome: Outcome, report: &ReconcileReport) -> Result<Value> {
         let request = self.request;
         let mut told = serde_json::to_value(report).map_err(|e| Error::fault("a report", e))?;
         let worst = told
@@ -267,7 +267,7 @@ impl<'a> History<'a> {
 
     /// Tells metrics.
     #[expect(clippy::cast_precision_loss, reason = "gauges")]
-    fn tell(&self, outcome: Outcome, report: &RestoreReport) {
+    fn tell(&self, outcome: Outcome, report: &ReconcileReport) {
         let view = || ("view", report.view.clone());
         metrics::counter!(
             "backstitch_reconcile_comparisons_total",

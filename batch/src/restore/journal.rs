@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 use uuid::Uuid;
 
-use super::report::RestoreReport;
-use super::request::RestoreRequest;
+use super::report::ReconcileReport;
+use super::request::ReconcileRequest;
 use crate::batch::Batch;
 use crate::manifest_file::{read_listed, to_bytes};
 use crate::{Error, Result};
@@ -210,8 +210,8 @@ impl Batch {
     /// What is recorded of a restoration before its changes are known.
     pub(super) fn record(
         &self,
-        request: &RestoreRequest,
-        report: &RestoreReport,
+        request: &ReconcileRequest,
+        report: &ReconcileReport,
         number: u64,
     ) -> Restoration {
         Restoration {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jobs::Job;
 use jobs::tables::{TableGeneration, table_name};
 use schemas::seam::Cut;
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use stores::archive::Archive;
 
 use super::scope::Scope;
@@ -18,7 +18,7 @@ use crate::results::Results;
 use crate::tally::{RowStream, ViewManifest};
 use crate::{Error, Result};
 
-const DAY_SECONDS: Seconds = 86_400;
+const DAY_SECONDS: UnixSeconds = 86_400;
 
 /// The days of which events are gone, and the result of the view that is made of events.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Batch {
         };
         let job = chain.first();
         let job = job.ok_or_else(|| Error::Fault("no job to count with".to_owned()))?;
-        let mut held = self.published_states::<ViewManifest>(results).await?;
+        let mut held = self.read_published_states::<ViewManifest>(results).await?;
         let held = held.remove(&table_name(job.view(), of));
         let Some(result) = held.and_then(|held| held.published) else {
             return Err(refusal("the result that includes them is lost"));

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::recount::{Recount, chain};
 use super::side::Side;
 use super::sides::Sides;
-use crate::archive::{RecordFilter, RepeatFilter, day_tasks};
+use crate::archive::{RecordFilter, RepeatFilter, plan_day_tasks};
 use crate::lease::check_stop;
 use crate::{BatchPorts, Error, Progress, Result};
 
@@ -288,9 +288,9 @@ async fn moved(
     let keep = RecordFilter::FirstSince(Arc::new(from.to_vec()));
     let (mut moved, mut rows) = (Vec::new(), 0);
     let fault = |e| Error::fault("reading events", e);
-    for (days, _) in day_tasks(&days, recount.task_rows_max) {
+    for (days, _) in plan_day_tasks(&days, recount.task_rows_max) {
         let events = recount.events(&days, to, &keep);
-        let mut batches = events.execute(engine.session().task_ctx());
+        let mut batches = events.execute(engine.create_session().task_ctx());
         while let Some(batch) = batches.try_next().await.map_err(fault)? {
             rows += batch.num_rows();
             if rows > MOVED_EVENTS_MAX {

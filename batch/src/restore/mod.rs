@@ -44,6 +44,6 @@ pub use history::Outcome;
 pub(crate) use history::{parts_of, redact_record};
 pub(crate) use journal::changes_folder;
 pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
-pub use report::{Difference, OfCause, RestoreReport};
-pub use request::{Address, Expected, RestoreRequest};
+pub use report::{Difference, OfCause, ReconcileReport};
+pub use request::{Address, Expected, ReconcileRequest};
 pub use scheduled::{Policy, Reconciled, Scheduled, ScheduledView, When};

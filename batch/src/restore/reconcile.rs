@@ -19,8 +19,8 @@ use super::correct::{Changes, Corrections, is_counted};
 use super::held_back::hold_back;
 use super::history::{History, WORST};
 use super::journal::{Journal, Restoration};
-use super::report::{Found, RestoreReport};
-use super::request::{Expected, RestoreRequest};
+use super::report::{Found, ReconcileReport};
+use super::request::{Expected, ReconcileRequest};
 use super::scope::{Scope, named, shown_key};
 use super::side::Side;
 use super::spool::Spooled;
@@ -46,10 +46,10 @@ impl Batch {
     /// file of the archive that is missing or damaged is named ([`Error::Damaged`], [`stores::Error::DamagedFile`]).
     pub async fn restore(
         &self,
-        request: &RestoreRequest,
+        request: &ReconcileRequest,
         intake: &Intake,
         (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<RestoreReport> {
+    ) -> Result<ReconcileReport> {
         let boards = self.catalog.boards().iter();
         let board = boards.filter(|job| job.layers().include(Layers::Batch));
         let board = board.clone().find(|job| job.name() == request.view);
@@ -70,7 +70,7 @@ impl Batch {
         };
         let history = History::new(self, source, request);
         // Those that differ most are recorded, however few are to be shown.
-        let noting = RestoreRequest {
+        let noting = ReconcileRequest {
             limit: request.limit.max(WORST),
             ..request.clone()
         };
@@ -117,9 +117,9 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         results: &Results<'_>,
-        (request, intake, history): (&RestoreRequest, &Intake, &History<'_>),
+        (request, intake, history): (&ReconcileRequest, &Intake, &History<'_>),
         (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<RestoreReport> {
+    ) -> Result<ReconcileReport> {
         let source = job.source();
         let mut before = Applied::default();
         let missing = self.missing_files(source).await?;
@@ -171,9 +171,9 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         results: &Results<'_>,
-        (request, intake, history): (&RestoreRequest, &Intake, &History<'_>),
+        (request, intake, history): (&ReconcileRequest, &Intake, &History<'_>),
         (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<RestoreReport> {
+    ) -> Result<ReconcileReport> {
         let begun = Instant::now();
         let mut stages = Stages::new(progress);
         stages.begin("expected", 0);
@@ -246,7 +246,7 @@ impl Batch {
     /// as it is, for whoever is told that the rest was not.
     async fn put_right(
         &self,
-        request: &RestoreRequest,
+        request: &ReconcileRequest,
         with: (&Comparison, &Collected, &Measure),
         (journal, intake, record): (&Journal<'_>, &Intake, Restoration),
         told: (&mut Applied, (&mut Stages<'_>, &CancellationToken)),
@@ -263,7 +263,7 @@ impl Batch {
         &self,
         collected: &Collected,
         comparison: &Comparison,
-        (measure, request): (&Measure, &RestoreRequest),
+        (measure, request): (&Measure, &ReconcileRequest),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Found> {
         let mut found = Found::default();
@@ -372,7 +372,7 @@ impl Batch {
 }
 
 impl Measure {
-    fn of(request: &RestoreRequest, collected: &Collected) -> Self {
+    fn of(request: &ReconcileRequest, collected: &Collected) -> Self {
         let is_claimed = request.expected != Expected::Archive;
         Self {
             is_claimed,
@@ -392,7 +392,7 @@ fn none_compared(keys: u64) -> Option<String> {
 async fn asked_for(
     batch: &Batch,
     job: &Job,
-    request: &RestoreRequest,
+    request: &ReconcileRequest,
     spooled: Option<&Spooled>,
 ) -> Result<(Option<Claims>, Arc<Scope>)> {
     let suppressed = batch.ports.suppressions.current().await?;

@@ -7,7 +7,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
-use jobs::{Catalog, Engine, Job, check_rows, plan_query};
+use jobs::{Catalog, Engine, Job, check_rows, plan_job};
 use schemas::seam::{Cut, Offset};
 use stores::archive::Archive;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::kept::Kept;
 use super::side::Side;
 use super::sides::Sides;
-use crate::archive::{EventStream, FileEntry, RecordFilter, day_tasks, days_between};
+use crate::archive::{EventStream, FileEntry, RecordFilter, count_day_events, plan_day_tasks};
 use crate::concurrency::run_concurrently;
 use crate::query_error;
 use crate::table::{RowSource, StreamTable};
@@ -24,7 +24,7 @@ use crate::{Error, Progress, Result};
 /// The jobs from the one that reads the events up to `job`.
 pub(crate) fn chain(catalog: &Catalog, job: &Arc<Job>) -> Result<Vec<Arc<Job>>> {
     let mut chain = vec![Arc::clone(job)];
-    while let Some(below) = chain.last().and_then(|job| job.over()) {
+    while let Some(below) = chain.last().and_then(|job| job.input_job()) {
         let found = catalog.jobs().iter().find(|job| job.name() == below);
         let found = found.ok_or_else(|| Error::Fault(format!("unknown job {below}")))?;
         chain.push(Arc::clone(found));
@@ -54,7 +54,7 @@ impl Recount {
     /// The days of the records between two places of the log, with how many records the archive has of
     /// them; of all records, if there is no first place.
     pub(crate) fn days(&self, since: Option<&[Cut]>, cuts: &[Cut]) -> BTreeMap<i64, u64> {
-        days_between(&self.files, since, cuts, [])
+        count_day_events(&self.files, since, cuts, [])
     }
 
     pub(crate) fn events(&self, days: &[i64], to: &[Offset], keep: &RecordFilter) -> EventStream {
@@ -71,7 +71,7 @@ impl Recount {
         (to, keep): (&[Offset], &RecordFilter),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<u64> {
-        let tasks = day_tasks(days, self.task_rows_max).into_iter();
+        let tasks = plan_day_tasks(days, self.task_rows_max).into_iter();
         let tasks = tasks.map(|(of_task, rows)| {
             let (recount, sides) = (self.clone(), Arc::clone(sides));
             let events = self.events(&of_task, to, keep);
@@ -111,7 +111,7 @@ impl Recount {
         let Some(job) = self.chain.last() else {
             return Ok(added);
         };
-        let context = self.engine.session();
+        let context = self.engine.create_session();
         let failed = query_error(job);
         let mut batches = self.stream(&context, jobs, input).await?;
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
@@ -133,7 +133,7 @@ impl Recount {
         };
         let mut input: Arc<dyn TableProvider> = StreamTable::new(input);
         for job in jobs {
-            input = plan_query(context, job, input).await?.into_view();
+            input = plan_job(context, job, input).await?.into_view();
         }
         let frame = context.read_table(input).map_err(query_error(last))?;
         Ok(frame.execute_stream().await.map_err(query_error(last))?)

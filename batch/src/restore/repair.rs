@@ -10,7 +10,7 @@ impl Batch {
     /// The files of events that the archive lists and that are missing.
     pub(crate) async fn missing_files(&self, source: Source) -> Result<Vec<String>> {
         let archive = &self.ports.archive;
-        let version = Version::newest(archive, source).await?;
+        let version = Version::read_newest(archive, source).await?;
         version.missing_files(archive, source).await
     }
 

@@ -78,7 +78,7 @@ pub struct OfCause {
 
 /// What a comparison found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RestoreReport {
+pub struct ReconcileReport {
     /// The source.
     pub source: Source,
     /// The view, by the name of its job.
@@ -117,7 +117,7 @@ pub struct RestoreReport {
     pub seconds: f64,
 }
 
-impl RestoreReport {
+impl ReconcileReport {
     /// Nothing yet.
     pub(crate) const fn of(source: Source) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl Found {
     pub(crate) fn tell(
         self,
         (job, grain): (&Job, &KeyShape),
-        report: &mut RestoreReport,
+        report: &mut ReconcileReport,
     ) -> Result<()> {
         let worst = self.worst.into_iter().rev();
         let told = worst.map(|((_, key), one)| difference((job, grain), &key.0, one));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use stores::Secret;
 
 /// What is expected to be served.
@@ -69,7 +69,7 @@ impl fmt::Display for Expected {
 
 /// What a restoration is asked to do.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RestoreRequest {
+pub struct ReconcileRequest {
     /// The view, by the name of its job.
     pub view: String,
     /// What is expected.
@@ -83,9 +83,9 @@ pub struct RestoreRequest {
     /// By column, the values that are looked at; an empty one stands for none.
     pub keys: BTreeMap<String, Vec<String>>,
     /// Only buckets that begin at this instant or later (seconds since the Unix epoch).
-    pub from: Option<Seconds>,
+    pub from: Option<UnixSeconds>,
     /// Only buckets that begin before this instant.
-    pub to: Option<Seconds>,
+    pub to: Option<UnixSeconds>,
     /// Only so large a part of the keys, chosen by their hash.
     pub sample: Option<f64>,
     /// How many differences are told.

@@ -8,6 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::request::Expected;
 use crate::batch::Batch;
 use crate::results::Results;
+use crate::run::{delete_if_derived, run_with_lease};
+use crate::run_steps::RunContext;
 use crate::{Error, Progress, Result, RunRequest};
 
 impl Batch {
@@ -22,7 +24,9 @@ impl Batch {
         let runs = self.ports.views.runs(results.source).await?.runs;
         let is_in_the_way = match expected.is_claimed() {
             false => !is_last_complete(&runs),
-            true => runs.open().is_some_and(|run| run.state == RunState::Sealed),
+            true => runs
+                .open_run()
+                .is_some_and(|run| run.state == RunState::Sealed),
         };
         if is_in_the_way {
             let again = RunRequest::default();
@@ -41,12 +45,18 @@ impl Batch {
     ) -> Result<Epoch> {
         let mut deleted = BTreeSet::new();
         loop {
-            let again = Results { ..*results };
-            let run = Box::pin(self.run_with_lease(again, request, progress, stop)).await;
+            let context = RunContext {
+                batch: self,
+                results: *results,
+                request,
+                progress,
+                stop,
+            };
+            let run = Box::pin(run_with_lease(&context)).await;
             let damaged = run.as_ref().err().and_then(Error::damaged_file);
             match (run, damaged) {
                 (Err(_), Some((path, _)))
-                    if self.delete_if_derived(&path).await? && deleted.insert(path.clone()) => {}
+                    if delete_if_derived(self, &path).await? && deleted.insert(path.clone()) => {}
                 (run, _) => return Ok(run?.epoch),
             }
         }

@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::history::{Outcome, request_fingerprint, without_people};
-use super::report::RestoreReport;
-use super::request::RestoreRequest;
+use super::report::ReconcileReport;
+use super::request::ReconcileRequest;
 use crate::batch::Batch;
 use crate::lease::check_stop;
 use crate::{Error, Progress, Result};
@@ -60,7 +60,7 @@ pub struct Scheduled {
 #[derive(Debug, Clone)]
 pub struct ScheduledView {
     /// What is asked; its policy is whether that says `apply`.
-    pub request: RestoreRequest,
+    pub request: ReconcileRequest,
     /// The way in for corrections, of the view's source.
     pub intake: Arc<Intake>,
 }
@@ -101,7 +101,7 @@ pub enum Reconciled {
         /// How many alerts were made.
         alerts: u64,
         /// What was found, view by view.
-        reports: Vec<RestoreReport>,
+        reports: Vec<ReconcileReport>,
         /// By view, why it could not be compared.
         failed: BTreeMap<String, String>,
     },
@@ -138,7 +138,7 @@ impl Kept {
 struct Found<'a> {
     view: &'a str,
     outcome: Outcome,
-    report: Option<&'a RestoreReport>,
+    report: Option<&'a ReconcileReport>,
     error: Option<&'a str>,
 }
 
@@ -313,7 +313,7 @@ impl Batch {
                 message: message(&id, of, kept.begun_at_ms, one),
                 id,
                 schedule: of.name.clone(),
-                made_at_ms: self.ports.clock.now_ms(),
+                created_at_ms: self.ports.clock.now_ms(),
             };
             alerts::add(&*self.ports.records, &alert).await?;
             kept.alerted.insert(one.view.to_owned(), about);
@@ -329,12 +329,12 @@ impl ScheduledView {
         of: &Scheduled,
         approval: Option<&Approval>,
         now_ms: i64,
-    ) -> RestoreRequest {
+    ) -> ReconcileRequest {
         let from = of.last_days.map(|days| {
             let today = now_ms.div_euclid(DAY_MS);
             (today - i64::from(days)) * (DAY_MS / 1000)
         });
-        let mut request = RestoreRequest {
+        let mut request = ReconcileRequest {
             from: from.or(self.request.from),
             schedule: Some(of.name.clone()),
             ..self.request.clone()
@@ -363,7 +363,10 @@ fn not_due(of: &Scheduled, when: When, kept: Option<&Kept>, now_ms: i64) -> Opti
     })
 }
 
-fn found<'a>(reports: &'a [RestoreReport], failed: &'a BTreeMap<String, String>) -> Vec<Found<'a>> {
+fn found<'a>(
+    reports: &'a [ReconcileReport],
+    failed: &'a BTreeMap<String, String>,
+) -> Vec<Found<'a>> {
     let compared = reports.iter().map(|report| Found {
         view: &report.view,
         outcome: Outcome::of(report),

@@ -10,15 +10,15 @@ use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::{BUCKET, COUNT, Job};
 use schemas::json_value;
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
-use schemas::time::{Seconds, Width};
+use schemas::time::{BucketWidth, UnixSeconds};
 use serde_json::{Map, Value};
 use stores::erasures::SuppressedPeople;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::request::RestoreRequest;
+use super::request::ReconcileRequest;
 use crate::{Error, Result};
 
-const DAY_SECONDS: Seconds = 86_400;
+const DAY_SECONDS: UnixSeconds = 86_400;
 
 /// Columns of a view, by which its rows are added up and compared, and which rows.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub(crate) struct Scope {
     /// Their places among the view's columns.
     places: Vec<usize>,
     /// The bucket's place among the view's columns, and its width.
-    bucket: Option<(usize, Width)>,
-    range: (Option<Seconds>, Option<Seconds>),
+    bucket: Option<(usize, BucketWidth)>,
+    range: (Option<UnixSeconds>, Option<UnixSeconds>),
     wanted: Vec<Wanted>,
     /// Keys whose hash is below it; nothing for all.
     sample_below: Option<u64>,
@@ -58,7 +58,7 @@ impl Scope {
     /// a view without time.
     pub(crate) fn of(
         job: &Job,
-        request: &RestoreRequest,
+        request: &ReconcileRequest,
         grain: Option<&BTreeSet<String>>,
     ) -> Result<Self> {
         let all: Vec<&KeyColumn> = job.group().0.iter().chain(&job.row().0).collect();

@@ -15,7 +15,7 @@ use stores::http_fetch::{FetchRequest, ResponseFormat, fetch};
 use tokio_util::sync::CancellationToken;
 
 use super::claims::{Once, unmarked};
-use super::request::{Address, Expected, RestoreRequest};
+use super::request::{Address, Expected, ReconcileRequest};
 use super::sides::scratch;
 use crate::batch::Batch;
 use crate::lease::check_stop;
@@ -37,11 +37,11 @@ impl Batch {
     /// [`Error::Request`] for an answer that can't be read as rows, those of who is asked.
     pub(crate) async fn spooled(
         &self,
-        request: &RestoreRequest,
+        request: &ReconcileRequest,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Option<Spooled>> {
         let folder = match &request.expected {
-            Expected::Answer(_) | Expected::Query(_) => self.engine.scratch_folder()?,
+            Expected::Answer(_) | Expected::Query(_) => self.engine.create_scratch_folder()?,
             Expected::Archive | Expected::Canonical | Expected::File(_) => return Ok(None),
         };
         let asking = async {

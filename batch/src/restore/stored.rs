@@ -48,7 +48,7 @@ pub(crate) async fn add_rows(
 ) -> Result<i64> {
     let shares = ports.views.share_scheme().await?.parallel_shares;
     let at_once = usize::try_from(shares.get()).unwrap_or(1);
-    futures::stream::iter(ScanShare::each(shares))
+    futures::stream::iter(ScanShare::list_all(shares))
         .map(|share| {
             add_share(
                 ports,

@@ -31,7 +31,7 @@ pub(super) fn side_of(job: &Job, part: &[u8], row: &[u8]) -> Option<Side> {
     }
     let first = job.row().0.first();
     let start = match first.is_some_and(|first| first.name == BUCKET) {
-        true => job.row().first_time(row).unwrap_or(0),
+        true => job.row().decode_first_time(row).unwrap_or(0),
         false => 0,
     };
     (job.table_partition().floor(start) != time).then_some(Side::Misplaced)

@@ -9,15 +9,15 @@ use jobs::tables::{TableGeneration, table_name};
 use jobs::{AggregateView, Job, Layers};
 use schemas::seam::{Cut, RunState, Runs};
 use schemas::source::Source;
-use schemas::time::{Width, day_of};
+use schemas::time::{BucketWidth, utc_day};
 use stores::archive::StoredObject;
 use stores::lease::LeaseGuard as Lease;
 use tokio_util::sync::CancellationToken;
 
 use super::no_lease::NoLease;
-use super::policy::{Mode, Retention, or_busy_reason, policy_text};
+use super::policy::{Mode, Retention, format_policy, or_busy_reason};
 use super::report::{DataKind, KindReport};
-use crate::archive::{FileEntry, Version, expire, format_day, objects};
+use crate::archive::{FileEntry, Version, expire, format_day, list_parquet_files};
 use crate::lease::{check_stop, run_under_lease, verify_lease};
 use crate::results::{PublishedState, Results};
 use crate::tally::ViewManifest;
@@ -53,10 +53,10 @@ impl Retention {
         }
         // A backfill that ends meanwhile would cause all views to be recomputed.
         let name = format!("backfill-{source}");
-        let what = format!("a backfill is under way for {source}");
-        let backfill_lease = match or_busy_reason(self.batch.acquire_lease(&name, &what).await)? {
+        let work = format!("a backfill is under way for {source}");
+        let backfill_lease = match or_busy_reason(self.batch.acquire_lease(&name, &work).await)? {
             Ok(backfill_lease) => backfill_lease,
-            Err(why) => return self.report_retained(source, &why).await,
+            Err(reason) => return self.report_retained(source, &reason).await,
         };
         let lease = or_busy_reason(self.batch.acquire_run_lease(source).await);
         let outcome = match lease {
@@ -67,7 +67,7 @@ impl Retention {
                 lease.release().await;
                 outcome
             }
-            Ok(Err(why)) => self.report_retained(source, &why).await,
+            Ok(Err(reason)) => self.report_retained(source, &reason).await,
             Err(error) => Err(error),
         };
         backfill_lease.release().await;
@@ -75,9 +75,9 @@ impl Retention {
     }
 
     /// Reports the events while another process works on the source; none expire.
-    async fn report_retained(&self, source: Source, why: &str) -> Result<KindReport> {
+    async fn report_retained(&self, source: Source, reason: &str) -> Result<KindReport> {
         let (mut report, _) = self.find_old_events(source).await?;
-        report.retain_all(why);
+        report.retain_all(reason);
         Ok(report)
     }
 
@@ -88,7 +88,7 @@ impl Retention {
         stop: &CancellationToken,
     ) -> Result<KindReport> {
         let archive = &self.batch.ports.archive;
-        let backfills = Version::newest(archive, source).await?.backfills();
+        let backfills = Version::read_newest(archive, source).await?.backfills();
         let (mut report, old) = self.find_old_events(source).await?;
         for batch in old.chunks(FILES_AT_ONCE) {
             check_stop(stop)?;
@@ -111,12 +111,12 @@ impl Retention {
     /// Reports the events, and returns the files that may expire.
     async fn find_old_events(&self, source: Source) -> Result<(KindReport, Vec<EventFile>)> {
         let days = self.options.archive_days;
-        let mut report = KindReport::new(DataKind::Events, Some(source), policy_text(days));
+        let mut report = KindReport::new(DataKind::Events, Some(source), format_policy(days));
         let archive = &self.batch.ports.archive;
-        let version = Version::newest(archive, source).await?;
-        let (generation, _) = self.batch.generation(&version).await?;
-        let (entries, _) = version.contents(archive, source).await?;
-        let mut objects = objects(archive, source).await?;
+        let version = Version::read_newest(archive, source).await?;
+        let (generation, _) = self.batch.read_generation(&version).await?;
+        let (entries, _) = version.read_contents(archive, source).await?;
+        let mut objects = list_parquet_files(archive, source).await?;
         let expired = version
             .files()
             .iter()
@@ -148,7 +148,7 @@ impl Retention {
             return Ok((report, old));
         }
         let published_cuts = self.published_cuts(source, generation).await?;
-        let horizon = day_of(self.before_ms(days).div_euclid(1_000));
+        let horizon = utc_day(self.days_ago_ms(days).div_euclid(1_000));
         for file in files {
             let Some((first, last)) = file.days().filter(|(first, _)| *first < horizon) else {
                 continue;
@@ -156,13 +156,13 @@ impl Retention {
             let bytes = Some(file.object.size_bytes);
             match &published_cuts {
                 _ if last >= horizon => {
-                    let why = format!(
+                    let reason = format!(
                         "they contain events of newer days too, the oldest from {}",
                         format_day(first)
                     );
-                    report.retain(1, bytes, &why);
+                    report.retain(1, bytes, &reason);
                 }
-                Err(why) => report.retain(1, bytes, why),
+                Err(reason) => report.retain(1, bytes, reason),
                 Ok(cuts) if !file.entry.is_below(cuts) => {
                     report.retain(1, bytes, "no published result includes them yet");
                 }
@@ -184,8 +184,8 @@ impl Retention {
         generation: TableGeneration,
     ) -> Result<Result<Vec<Cut>, String>> {
         let views = &self.batch.ports.views;
-        if let Some(why) = unfinished_run_reason(&views.runs(source).await?.runs) {
-            return Ok(Err(why));
+        if let Some(reason) = unfinished_run_reason(&views.runs(source).await?.runs) {
+            return Ok(Err(reason));
         }
         let results = Results {
             archive: &self.batch.ports.archive,
@@ -193,18 +193,20 @@ impl Retention {
             lease: &NoLease,
         };
         let tables = views.results(source).await?;
-        let states = results.published_states::<ViewManifest>(&tables).await?;
+        let states = results
+            .read_published_states::<ViewManifest>(&tables)
+            .await?;
         let mut cuts: Option<&Vec<Cut>> = None;
         for job in self.batch.catalog.jobs_in_layer(source, Layers::Batch) {
             let published =
                 match published_result(job, states.get(&table_name(job.view(), generation))) {
                     Ok(published) => published,
-                    Err(why) => return Ok(Err(why)),
+                    Err(reason) => return Ok(Err(reason)),
                 };
-            if job.over().is_some() {
+            if job.input_job().is_some() {
                 continue;
             }
-            if job.time_partition() != Width::Day {
+            if job.time_partition() != BucketWidth::Day {
                 return Ok(Err(format!(
                     "the view {} computes time partitions longer than a day from events",
                     job.name()
@@ -218,14 +220,14 @@ impl Retention {
             }
             cuts = Some(&published.cuts);
         }
-        let none = || Error::Fault(format!("no view of {source} is computed from events"));
-        Ok(Ok(cuts.ok_or_else(none)?.clone()))
+        let no_view = || Error::Fault(format!("no view of {source} is computed from events"));
+        Ok(Ok(cuts.ok_or_else(no_view)?.clone()))
     }
 }
 
 /// Returns why a run is unfinished, and what to do.
 pub(super) fn unfinished_run_reason(runs: &Runs) -> Option<String> {
-    if let Some(run) = runs.open() {
+    if let Some(run) = runs.open_run() {
         return Some(format!(
             "run {} is {} and not complete: finish it with `backstitch batch run`",
             run.epoch,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jobs::Layers;
 use jobs::tables::table_name;
 use schemas::source::{Source, SourceKind};
-use stores::views::{RUNS_KEPT, TableResults};
+use stores::views::{RUN_RECORDS_MAX, TableResults};
 use tokio_util::sync::CancellationToken;
 
 use super::events::unfinished_run_reason;
@@ -51,9 +51,9 @@ impl Retention {
             Mode::Report => None,
             Mode::Delete => match or_busy_reason(self.batch.acquire_run_lease(source).await)? {
                 Ok(lease) => Some(lease),
-                Err(why) => {
+                Err(reason) => {
                     self.report_results::<M>(source, &mut report).await?;
-                    report.retain_all(&why);
+                    report.retain_all(&reason);
                     return Ok(report);
                 }
             },
@@ -96,9 +96,9 @@ impl Retention {
         };
         // List before reading the tables, so that results of a concurrent run do not count as old
         // ones.
-        let objects = archive.objects(&format!("results/{source}")).await?;
+        let objects = archive.list_objects(&format!("results/{source}")).await?;
         let tables: BTreeMap<String, TableResults> = self.batch.ports.views.results(source).await?;
-        let states = results.published_states::<M>(&tables).await?;
+        let states = results.read_published_states::<M>(&tables).await?;
         let referenced: BTreeSet<String> = results.referenced_paths(&states);
         let oldest_ms = objects.iter().map(|object| object.written_at_ms).min();
         report.stored.oldest = oldest_ms.and_then(format_ms);
@@ -116,7 +116,7 @@ impl Retention {
         let policy = "the newest, until the next run takes one";
         let mut report = KindReport::new(DataKind::Snapshots, Some(source), policy.to_owned());
         let folder = format!("snapshots/{source}");
-        let objects = self.batch.ports.archive.objects(&folder).await?;
+        let objects = self.batch.ports.archive.list_objects(&folder).await?;
         let oldest_ms = objects.iter().map(|object| object.written_at_ms).min();
         report.stored.oldest = oldest_ms.and_then(format_ms);
         for object in &objects {
@@ -133,10 +133,10 @@ impl Retention {
         // Read run records before partition states, as readers do. Then a partition state is never
         // behind them.
         let runs = ports.views.runs(source).await?;
-        let partitions = ports.log.partitions(source.topic()).await?;
+        let partitions = ports.log.partition_count(source.topic()).await?;
         let states = ports.live.partition_states(source, 0..partitions).await?;
-        let version = Version::newest(&ports.archive, source).await?;
-        let (generation, _) = self.batch.generation(&version).await?;
+        let version = Version::read_newest(&ports.archive, source).await?;
+        let (generation, _) = self.batch.read_generation(&version).await?;
         let aggregates = self.batch.catalog.jobs_in_layer(source, Layers::Batch);
         let aggregates = aggregates.map(|job| table_name(job.view(), generation));
         let boards = self.batch.catalog.boards_in_layer(source, Layers::Batch);
@@ -149,19 +149,19 @@ impl Retention {
             report.eligible.count += (newest + 1).min(state.epoch).saturating_sub(state.oldest);
             waiting += state.epoch.saturating_sub(state.oldest.max(newest + 1));
         }
-        if let Some(why) = unfinished_run_reason(&runs.runs) {
-            report.retain(waiting, None, &why);
+        if let Some(reason) = unfinished_run_reason(&runs.runs) {
+            report.retain(waiting, None, &reason);
         }
         if report.eligible.count > 0 {
-            let what = "an interrupted run left live epochs; the next batch run prunes them";
-            report.warnings.push(what.to_owned());
+            let warning = "an interrupted run left live epochs; the next batch run prunes them";
+            report.warnings.push(warning.to_owned());
         }
         Ok(report)
     }
 
-    /// Reports run records with their reports; the newest `RUNS_KEPT` remain.
+    /// Reports run records with their reports; the newest `RUN_RECORDS_MAX` remain.
     pub(super) async fn report_run_records(&self, source: Source) -> Result<KindReport> {
-        let policy = format!("the newest {RUNS_KEPT}");
+        let policy = format!("the newest {RUN_RECORDS_MAX}");
         let mut report = KindReport::new(DataKind::RunRecords, Some(source), policy);
         let newest = self
             .batch
@@ -170,7 +170,7 @@ impl Retention {
             .list_run_details(source, None, 1)
             .await?;
         let last = newest.first().map_or(0, |run| run.run.epoch);
-        report.stored = Amount::new(last.min(RUNS_KEPT), None);
+        report.stored = Amount::new(last.min(RUN_RECORDS_MAX), None);
         Ok(report)
     }
 }

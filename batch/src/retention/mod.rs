@@ -57,8 +57,8 @@ impl Retention {
             reports.push(self.report_live_epochs(source).await?);
             reports.push(self.report_run_records(source).await?);
         }
-        for of in ExpiringRecords::ALL {
-            reports.push(self.process_records(of, mode, stop).await?);
+        for kind in ExpiringRecords::ALL {
+            reports.push(self.process_records(kind, mode, stop).await?);
         }
         for source in Source::LOGGED {
             reports.push(self.process_comparisons(source, mode, stop).await?);

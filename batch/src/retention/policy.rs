@@ -31,8 +31,8 @@ impl RetentionOptions {
         *self != Self::default()
     }
 
-    pub(super) const fn days_of(&self, of: ExpiringRecords) -> u32 {
-        match of {
+    pub(super) const fn days_for(&self, kind: ExpiringRecords) -> u32 {
+        match kind {
             ExpiringRecords::Audit => self.audit_days,
             ExpiringRecords::CapacityRequests => self.capacity_requests_days,
             ExpiringRecords::CapacityNotices => self.capacity_notices_days,
@@ -71,14 +71,14 @@ impl Retention {
     }
 
     /// Returns the time `days` ago, in milliseconds since the Unix epoch.
-    pub(super) fn before_ms(&self, days: u32) -> i64 {
+    pub(super) fn days_ago_ms(&self, days: u32) -> i64 {
         let span = i64::from(days).saturating_mul(DAY_MS);
         self.batch.ports.clock.now_ms().saturating_sub(span)
     }
 }
 
 /// Describes a policy of `days` days.
-pub(super) fn policy_text(days: u32) -> String {
+pub(super) fn format_policy(days: u32) -> String {
     match days {
         0 => "forever".to_owned(),
         days => format!("{days} days"),
@@ -89,7 +89,7 @@ pub(super) fn policy_text(days: u32) -> String {
 pub(super) fn or_busy_reason<T>(acquired: Result<T>) -> Result<Result<T, String>> {
     match acquired {
         Ok(acquired) => Ok(Ok(acquired)),
-        Err(Error::Busy(why)) => Ok(Err(why)),
+        Err(Error::Busy(reason)) => Ok(Err(reason)),
         Err(error) => Err(error),
     }
 }

@@ -5,7 +5,7 @@ use stores::expiry::{ExpiringRecords, ExpiryCount};
 use stores::reconciliations;
 use tokio_util::sync::CancellationToken;
 
-use super::policy::{Mode, Retention, policy_text};
+use super::policy::{Mode, Retention, format_policy};
 use super::report::{Amount, DataKind, KindReport};
 use crate::Result;
 use crate::lease::check_stop;
@@ -18,18 +18,18 @@ impl Retention {
     fn aged_before_ms(&self, days: u32) -> i64 {
         match days {
             0 => i64::MIN,
-            days => self.before_ms(days),
+            days => self.days_ago_ms(days),
         }
     }
 
     /// Reports aged records of the entity store, and deletes old ones.
     pub(super) async fn process_records(
         &self,
-        of: ExpiringRecords,
+        records: ExpiringRecords,
         mode: Mode,
         stop: &CancellationToken,
     ) -> Result<KindReport> {
-        let (kind, why) = match of {
+        let (kind, reason) = match records {
             ExpiringRecords::Audit => (DataKind::Audit, "they are needed"),
             ExpiringRecords::CapacityRequests => {
                 (DataKind::CapacityRequests, "they are not decided yet")
@@ -39,13 +39,16 @@ impl Retention {
                 "they are not delivered yet, or are about the current capacity of an application and would be created again",
             ),
         };
-        let days = self.options.days_of(of);
-        let mut report = KindReport::new(kind, None, policy_text(days));
+        let days = self.options.days_for(records);
+        let mut report = KindReport::new(kind, None, format_policy(days));
         let before_ms = self.aged_before_ms(days);
-        let found = self.records.count_expired(of, before_ms).await?;
-        report.retain(found.retained, None, why);
-        let forget = || self.records.purge_expired(of, before_ms, RECORDS_AT_ONCE);
-        purge_expired(&mut report, &found, mode, stop, forget).await?;
+        let count = self.records.count_expired(records, before_ms).await?;
+        report.retain(count.retained, None, reason);
+        let purge = || {
+            self.records
+                .purge_expired(records, before_ms, RECORDS_AT_ONCE)
+        };
+        report_and_purge(&mut report, &count, mode, stop, purge).await?;
         Ok(report)
     }
 
@@ -57,32 +60,32 @@ impl Retention {
         stop: &CancellationToken,
     ) -> Result<KindReport> {
         let days = self.options.audit_days;
-        let mut report = KindReport::new(DataKind::Comparisons, Some(source), policy_text(days));
+        let mut report = KindReport::new(DataKind::Comparisons, Some(source), format_policy(days));
         let before_ms = self.aged_before_ms(days);
         let records = &*self.batch.ports.records;
-        let found = reconciliations::count_expired(records, source, before_ms).await?;
-        let forget = || reconciliations::purge_expired(records, source, before_ms, RECORDS_AT_ONCE);
-        purge_expired(&mut report, &found, mode, stop, forget).await?;
+        let count = reconciliations::count_expired(records, source, before_ms).await?;
+        let purge = || reconciliations::purge_expired(records, source, before_ms, RECORDS_AT_ONCE);
+        report_and_purge(&mut report, &count, mode, stop, purge).await?;
         Ok(report)
     }
 }
 
 /// Reports aged records, and deletes them in steps.
-async fn purge_expired<F>(
+async fn report_and_purge<F>(
     report: &mut KindReport,
-    found: &ExpiryCount,
+    count: &ExpiryCount,
     mode: Mode,
     stop: &CancellationToken,
-    forget: impl Fn() -> F,
+    purge: impl Fn() -> F,
 ) -> Result<()>
 where
     F: Future<Output = stores::Result<u64>>,
 {
-    report.stored = Amount::new(found.total, found.oldest_ms);
-    report.eligible.count = found.expired;
-    while mode == Mode::Delete && report.deleted.count < found.expired {
+    report.stored = Amount::new(count.total, count.oldest_ms);
+    report.eligible.count = count.expired;
+    while mode == Mode::Delete && report.deleted.count < count.expired {
         check_stop(stop)?;
-        let deleted = forget().await?;
+        let deleted = purge().await?;
         if deleted == 0 {
             break;
         }

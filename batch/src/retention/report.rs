@@ -68,7 +68,8 @@ pub struct RetainedItems {
     /// Their size, if known.
     pub bytes: Option<u64>,
     /// The reason, and what to do about it.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// The report of one kind.
@@ -114,30 +115,37 @@ impl KindReport {
     }
 
     /// Adds items that remain for a reason; items with the same reason are summed.
-    pub(super) fn retain(&mut self, count: u64, bytes: Option<u64>, why: &str) {
+    pub(super) fn retain(&mut self, count: u64, bytes: Option<u64>, reason: &str) {
         if count == 0 {
             return;
         }
-        if let Some(existing) = self.retained.iter_mut().find(|other| other.why == why) {
+        if let Some(existing) = self
+            .retained
+            .iter_mut()
+            .find(|other| other.reason == reason)
+        {
             existing.count += count;
-            existing.bytes = existing.bytes.zip(bytes).map(|(one, more)| one + more);
+            existing.bytes = existing.bytes.zip(bytes).map(|(a, b)| a + b);
             return;
         }
-        let why = why.to_owned();
-        self.retained.push(RetainedItems { count, bytes, why });
+        let reason = reason.to_owned();
+        self.retained.push(RetainedItems {
+            count,
+            bytes,
+            reason,
+        });
     }
 
     /// Marks everything eligible as retained for a reason.
-    pub(super) fn retain_all(&mut self, why: &str) {
+    pub(super) fn retain_all(&mut self, reason: &str) {
         let eligible = std::mem::take(&mut self.eligible);
-        self.retain(eligible.count, eligible.bytes, why);
+        self.retain(eligible.count, eligible.bytes, reason);
     }
 }
 
 /// Formats a time in milliseconds since the Unix epoch.
 pub(super) fn format_ms(ms: i64) -> Option<String> {
-    let at = jiff::Timestamp::from_millisecond(ms).ok()?;
-    Some(at.to_string())
+    Some(jiff::Timestamp::from_millisecond(ms).ok()?.to_string())
 }
 
 #[cfg(test)]
@@ -154,7 +162,9 @@ mod tests {
         report.eligible.add(7);
         report.retain_all("a");
         let items = report.retained.iter();
-        let items: Vec<_> = items.map(|one| (one.count, one.bytes, &*one.why)).collect();
+        let items: Vec<_> = items
+            .map(|item| (item.count, item.bytes, &*item.reason))
+            .collect();
         assert_eq!(items, [(5, Some(22), "a"), (2, None, "b")]);
         assert_eq!(report.eligible, Amount::default());
     }

@@ -5,10 +5,10 @@
 //! the newest complete run on. Dead letters of the same range are needed as long, since they say
 //! what did not count.
 
-use schemas::achievement::BOARD_CHANGES;
+use schemas::achievement::BOARD_CHANGES_TOPIC;
 use schemas::seam::Offset;
 use schemas::source::{Source, SourceKind};
-use stores::log::{TopicRetention, topic_names};
+use stores::log::{TopicRetention, list_topic_names};
 
 use super::policy::Retention;
 use super::report::{DataKind, KindReport};
@@ -35,13 +35,13 @@ impl Retention {
             needed.push((source, self.needed_range(source).await?));
         }
         let mut reports = Vec::new();
-        for topic in topic_names() {
+        for topic in list_topic_names() {
             let spans = log.spans(topic).await?;
             if spans.is_empty() {
                 continue;
             }
             let retention = log.retention(topic).await?;
-            let mut report = KindReport::new(DataKind::Topic, None, retention_text(retention));
+            let mut report = KindReport::new(DataKind::Topic, None, format_retention(retention));
             report.topic = Some(topic.to_owned());
             let records = spans
                 .iter()
@@ -51,7 +51,7 @@ impl Retention {
                 if !must_cover(topic, *source) {
                     continue;
                 }
-                report.source = (topic != BOARD_CHANGES).then_some(*source);
+                report.source = (topic != BOARD_CHANGES_TOPIC).then_some(*source);
                 let is_log = topic == source.topic();
                 report
                     .warnings
@@ -70,7 +70,7 @@ impl Retention {
         let now_ms = ports.clock.now_ms();
         let mut needed = NeededRange::default();
         for (partition, span) in spans.iter().enumerate() {
-            let Some(cut) = runs.cut(runs.newest(), partition) else {
+            let Some(cut) = runs.cut(runs.newest_complete(), partition) else {
                 continue;
             };
             if cut.next_offset >= span.end {
@@ -93,7 +93,7 @@ impl Retention {
 fn must_cover(topic: &str, source: Source) -> bool {
     topic == source.topic()
         || topic == source.dead_letter_topic()
-        || (topic == BOARD_CHANGES && source.kind() == SourceKind::Entities)
+        || (topic == BOARD_CHANGES_TOPIC && source.kind() == SourceKind::Entities)
 }
 
 /// Returns warnings if the retention of a topic is too short.
@@ -113,21 +113,21 @@ fn retention_warnings(
     if let Some(age_ms) = age_ms.filter(|age_ms| *age_ms < needed.age_ms) {
         warnings.push(format!(
             "records are deleted after {}, but those of the last {} are needed, since no complete run of {source} includes them: increase retention.ms, or run the batch layer more often",
-            duration_text(age_ms),
-            duration_text(needed.age_ms)
+            format_duration(age_ms),
+            format_duration(needed.age_ms)
         ));
     }
     warnings
 }
 
 /// Describes the retention of a topic.
-fn retention_text(retention: Option<TopicRetention>) -> String {
+fn format_retention(retention: Option<TopicRetention>) -> String {
     let Some(retention) = retention else {
         return "unknown: this user needs the permission DESCRIBE_CONFIGS".to_owned();
     };
     let age = retention
         .age_ms
-        .map(|ms| format!("retention.ms: {}", duration_text(ms)));
+        .map(|ms| format!("retention.ms: {}", format_duration(ms)));
     let bytes = retention
         .bytes
         .map(|bytes| format!("retention.bytes: {bytes}"));
@@ -139,7 +139,7 @@ fn retention_text(retention: Option<TopicRetention>) -> String {
 }
 
 /// Formats a duration, rounded down to a suitable unit.
-fn duration_text(ms: u64) -> String {
+fn format_duration(ms: u64) -> String {
     match ms {
         ms if ms >= 2 * DAY_MS => format!("{} days", ms / DAY_MS),
         ms if ms >= 7_200_000 => format!("{} hours", ms / 3_600_000),
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn describes_policies() {
-        assert_eq!(retention_text(with_age(None)), "forever");
+        assert_eq!(format_retention(with_age(None)), "forever");
         assert_eq!(
-            retention_text(with_age(Some(604_800_000))),
+            format_retention(with_age(Some(604_800_000))),
             "retention.ms: 7 days"
         );
-        assert!(retention_text(None).contains("DESCRIBE_CONFIGS"));
+        assert!(format_retention(None).contains("DESCRIBE_CONFIGS"));
     }
 }

@@ -1,11 +1,11 @@
 //! What a result must hold before it is published.
 
-use schemas::time::{Seconds, Width};
+use schemas::time::{BucketWidth, UnixSeconds};
 
 use super::compute::{Computed, Plan, View, rows_of};
 use super::result::ViewManifest;
 
-const DAY_SECONDS: Seconds = 86_400;
+const DAY_SECONDS: UnixSeconds = 86_400;
 /// Fewer rows than this say nothing about a trend.
 const ROWS_MIN: u64 = 1_000;
 /// How much of the rows may be gone.
@@ -42,14 +42,14 @@ fn totals(
     if job.is_partial() {
         return;
     }
-    let below = job.over().map(|name| {
+    let below = job.input_job().map(|name| {
         computed.manifests.get(name).or_else(|| {
             let under = plan.views.iter().find(|view| view.job.name() == name)?;
             under.published.as_ref()
         })
     });
     for start in &manifest.touched {
-        let within = |other: Seconds| job.time_partition().floor(other) == *start;
+        let within = |other: UnixSeconds| job.time_partition().floor(other) == *start;
         let expected: i128 = match below {
             Some(Some(under)) => {
                 let pieces = under.pieces.iter().filter(|(other, _)| within(**other));
@@ -57,7 +57,7 @@ fn totals(
             }
             Some(None) => 0,
             // Coarser pieces than days read days that this run did not.
-            None if job.time_partition() != Width::Day => continue,
+            None if job.time_partition() != BucketWidth::Day => continue,
             None => {
                 let day = start.div_euclid(DAY_SECONDS);
                 let came = computed.totals.amounts.get(&day).copied().unwrap_or(0);
@@ -76,7 +76,7 @@ fn totals(
 }
 
 /// What the result before has of a day of which events are gone: only what came since was read.
-fn held(plan: &Plan, view: &View, start: Seconds) -> i128 {
+fn held(plan: &Plan, view: &View, start: UnixSeconds) -> i128 {
     if !plan.expired.contains(start.div_euclid(DAY_SECONDS)) {
         return 0;
     }

@@ -13,10 +13,10 @@ use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use jobs::tables::TableGeneration;
-use jobs::{COUNT, Engine, Job, check_rows, plan_query};
+use jobs::{COUNT, Engine, Job, check_rows, plan_job};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
-use schemas::time::{Seconds, Width};
+use schemas::time::{BucketWidth, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::erasures::SuppressedPeople;
@@ -30,7 +30,7 @@ use crate::results::Results;
 use crate::table::StreamTable;
 use crate::{Error, Result, query_error};
 
-const DAY_SECONDS: Seconds = 86_400;
+const DAY_SECONDS: UnixSeconds = 86_400;
 /// The rows of one view take no more than this part of a task's memory: the queries over them need the most of it.
 const HELD_SHARE: usize = 4;
 /// And rows that are sorted in memory no more than this part.
@@ -115,7 +115,7 @@ impl Plan {
 
     /// By partition: what the views that read events hold already, where they all hold the same; from 0 on else.
     pub(crate) fn since(&self) -> Vec<Offset> {
-        let views = self.wanted().filter(|view| view.job.over().is_none());
+        let views = self.wanted().filter(|view| view.job.input_job().is_none());
         let mut held = views.map(|view| view.base().map(|old| &old.cuts));
         let Some(Some(first)) = held.next() else {
             return Vec::new();
@@ -127,7 +127,7 @@ impl Plan {
     }
 
     /// The touched pieces of a job.
-    pub(crate) fn touched(&self, view: &View) -> BTreeSet<Seconds> {
+    pub(crate) fn touched(&self, view: &View) -> BTreeSet<UnixSeconds> {
         let piece = view.job.time_partition();
         let from_days = self.days.keys().map(|day| piece.floor(day * DAY_SECONDS));
         let from_dirty = view
@@ -191,16 +191,16 @@ impl Compute {
         // What is added to a piece later is not among the rows of its query.
         let is_whole = !days.iter().any(|day| self.plan.expired.contains(*day));
         for view in &self.plan.views {
-            if !view.wanted || view.job.time_partition() != Width::Day {
+            if !view.wanted || view.job.time_partition() != BucketWidth::Day {
                 continue;
             }
             let is_read = |other: &View| {
-                let is_over = other.job.over() == Some(view.job.name());
-                is_over && other.wanted && other.job.time_partition() == Width::Day
+                let is_over = other.job.input_job() == Some(view.job.name());
+                is_over && other.wanted && other.job.time_partition() == BucketWidth::Day
             };
             let is_held = is_whole && self.plan.views.iter().any(is_read);
             let mut holder = is_held.then(|| self.holder(&view.job));
-            let written = if let Some(below) = view.job.over() {
+            let written = if let Some(below) = view.job.input_job() {
                 let input: Arc<dyn TableProvider> = match held.get(below) {
                     Some(held) => Arc::<MemTable>::clone(&held.table),
                     None => StreamTable::new(Arc::new(self.rows_of_days(
@@ -259,7 +259,7 @@ impl Compute {
         let Some(touched) = touched.filter(|touched| !touched.is_empty()) else {
             return Ok(Written::default());
         };
-        let Some(below) = job.over() else {
+        let Some(below) = job.input_job() else {
             let within =
                 |day: &&i64| touched.contains(&job.time_partition().floor(**day * DAY_SECONDS));
             let days: BTreeSet<i64> = self
@@ -289,7 +289,7 @@ impl Compute {
         if let Some(written) = delta {
             return Ok(written);
         }
-        let mut within: BTreeMap<Seconds, Vec<(&Seconds, &Piece)>> = BTreeMap::new();
+        let mut within: BTreeMap<UnixSeconds, Vec<(&UnixSeconds, &Piece)>> = BTreeMap::new();
         for (start, piece) in &below.pieces {
             let of = job.time_partition().floor(*start);
             if touched.contains(&of) {
@@ -317,7 +317,7 @@ impl Compute {
     /// done, since a row is no longer given by any event there, or if it is more than making them anew.
     async fn delta(
         &self,
-        (view, old, touched): (&View, &ViewManifest, &BTreeSet<Seconds>),
+        (view, old, touched): (&View, &ViewManifest, &BTreeSet<UnixSeconds>),
         (under, below): (&View, &ViewManifest),
     ) -> Result<Option<Written>> {
         let Some(before) = &under.published else {
@@ -328,7 +328,7 @@ impl Compute {
         }
         let (now, then) = (below.among(&below.touched), before.among(&below.touched));
         let rows = |pieces: &Pieces<'_>| pieces.iter().map(|(_, piece)| piece.rows).sum::<u64>();
-        let piece_of = |start: &Seconds| view.job.time_partition().floor(*start);
+        let piece_of = |start: &UnixSeconds| view.job.time_partition().floor(*start);
         let anew = below.pieces.iter();
         let anew = anew.filter(|(start, _)| touched.contains(&piece_of(start)));
         let anew: u64 = anew.map(|(_, piece)| piece.rows).sum();
@@ -372,7 +372,7 @@ impl Compute {
     async fn added(
         &self,
         job: &Job,
-        start: Seconds,
+        start: UnixSeconds,
         held: &Piece,
         changes: &Piece,
     ) -> Result<Written> {
@@ -412,7 +412,7 @@ impl Compute {
     async fn anonymous(
         &self,
         job: &Arc<Job>,
-        (start, piece): (Seconds, &Piece),
+        (start, piece): (UnixSeconds, &Piece),
     ) -> Result<Option<Piece>> {
         if job.schema().index_of("listener_id").is_err() {
             return Ok(None);
@@ -420,7 +420,7 @@ impl Compute {
         let rows = RowStream::new(&self.archive, job, std::iter::once((piece, false)));
         let rows = rows.without(&self.plan.suppressed);
         let failed = query_error(job);
-        let context = self.engine.session();
+        let context = self.engine.create_session();
         let frame = context.read_table(StreamTable::new(Arc::new(rows)));
         let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?, None);
         let mut pieces = written.await?.pieces;
@@ -448,8 +448,8 @@ impl Compute {
         job: &Arc<Job>,
         input: Arc<dyn TableProvider>,
     ) -> Result<DataFrame> {
-        let context = self.engine.session();
-        Ok(plan_query(&context, job, input).await?)
+        let context = self.engine.create_session();
+        Ok(plan_job(&context, job, input).await?)
     }
 
     /// Runs a job's query over an input and writes its rows in the order of piece and key.

@@ -11,7 +11,7 @@ use jobs::Job;
 use schemas::key::KeyValue;
 use schemas::seam::Generation;
 use schemas::source::Source;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use stores::live::{Deltas, PartitionId};
 
 use super::compute::View;
@@ -76,7 +76,7 @@ pub(crate) struct Differences {
 impl Differences {
     /// The days that the keys are of; nothing, if they may be of any.
     pub(crate) fn days(&self, job: &Job) -> Option<BTreeSet<i64>> {
-        if job.bucket() > Width::Day {
+        if job.bucket() > BucketWidth::Day {
             return None;
         }
         let day = |one: &Difference| match job.row().decode_values(&one.row).ok()?.first()? {

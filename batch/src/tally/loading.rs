@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::{Compute, Computed, Manifests};
@@ -56,7 +56,7 @@ pub(crate) async fn load(
 /// The touched pieces of all views, about as many rows in each task; of a view without any, a task without any: a run that
 /// was overtaken must hear it.
 fn tasks(compute: &Compute, manifests: &Manifests) -> Vec<Task> {
-    let rows_of = |manifest: Option<&ViewManifest>, start: &Seconds| {
+    let rows_of = |manifest: Option<&ViewManifest>, start: &UnixSeconds| {
         let piece = manifest.and_then(|manifest| manifest.pieces.get(start));
         piece.map_or(0, |piece| piece.rows)
     };

@@ -21,6 +21,7 @@ pub(crate) use compute::OfDays;
 pub(crate) use note::Note;
 pub(crate) use publish::{Edition, NewRow, Published, Publisher, new_rows};
 pub(crate) use result::{RowStream, ViewManifest, Written};
+pub(crate) use run::run_tallies;
 pub(crate) use shared::Shared;
 pub(crate) use tables::{kept_shape, shape};
 

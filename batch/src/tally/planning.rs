@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::{TableGeneration, table_before_erasure, table_name};
+use jobs::tables::{TableGeneration, find_table_before_erasure, table_name};
 use schemas::seam::Run;
 use schemas::source::Source;
-use schemas::time::{Seconds, Width};
+use schemas::time::{BucketWidth, UnixSeconds};
 
 use super::compute::{Plan, View};
 use super::result::ViewManifest;
-use crate::archive::{ExpiredDays, FileEntry, days_between, format_day};
+use crate::archive::{ExpiredDays, FileEntry, count_day_events, format_day};
 use crate::results::{PublishedState, earliest_cuts};
 use crate::{Error, Result, RunRequest};
 
-const DAY_SECONDS: Seconds = 86_400;
+const DAY_SECONDS: UnixSeconds = 86_400;
 
 /// What the archive has of a source.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) fn plan(
     let views = jobs.into_iter().map(|job| {
         let table = table_name(job.view(), of);
         let published = held.iter().filter(|(_, held)| held.published.is_some());
-        let before = table_before_erasure(published.map(|(name, _)| name), job.view(), of);
+        let before = find_table_before_erasure(published.map(|(name, _)| name), job.view(), of);
         let before = before.and_then(|name| held.get(name)?.published.clone());
         let held = held.remove(&table).unwrap_or_default();
         let wanted = request.includes(job.name());
@@ -69,11 +69,11 @@ pub(crate) fn plan(
     let since = wanted().filter_map(|view| view.published.as_ref());
     let since = since.fold(None, |since, old| Some(earliest_cuts(since, &old.cuts)));
     let since = since.unwrap_or_default();
-    let dirty = wanted().filter(|view| view.job.time_partition() == Width::Day);
+    let dirty = wanted().filter(|view| view.job.time_partition() == BucketWidth::Day);
     let dirty = dirty.flat_map(|view| view.dirty.iter().flat_map(|other| &other.touched));
     let dirty = dirty.map(|start| start.div_euclid(DAY_SECONDS));
     let since = (!full).then_some(since.as_slice());
-    let days = days_between(&files, since, &run.cuts, dirty);
+    let days = count_day_events(&files, since, &run.cuts, dirty);
     let plan = Plan {
         source,
         epoch: run.epoch,
@@ -95,7 +95,7 @@ fn expect_below(views: &[View], run: &Run) -> Result<()> {
     for view in views.iter().filter(|view| view.wanted) {
         let below = view
             .job
-            .over()
+            .input_job()
             .and_then(|name| views.iter().find(|v| v.job.name() == name));
         if let Some(below) = below
             && !below.wanted
@@ -142,7 +142,7 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
         return Ok(());
     };
     let bounds = (*touched, *touched);
-    let readers = || plan.wanted().filter(|view| view.job.over().is_none());
+    let readers = || plan.wanted().filter(|view| view.job.input_job().is_none());
     let before: Vec<_> = readers().filter_map(View::base).collect();
     let common = before.first().map_or(&[][..], |old| &old.cuts);
     if before.iter().any(|old| old.cuts != common) {
@@ -153,7 +153,7 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
         let why = "the rows are from a result older than the expired events, so views or results were restored from a copy";
         return Err(refusal(plan.source, bounds, why));
     }
-    if let Some(view) = readers().find(|view| view.job.time_partition() != Width::Day) {
+    if let Some(view) = readers().find(|view| view.job.time_partition() != BucketWidth::Day) {
         let why = format!(
             "the view {} computes time partitions longer than a day from events",
             view.job.name()

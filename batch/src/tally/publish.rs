@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::Array;
 use schemas::seam::Epoch;
 use schemas::source::Source;
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::views::{AggregateShape, NewRows, ViewsWrite};
@@ -131,7 +131,7 @@ impl Publisher {
         &self,
         view: &View,
         new: &ViewManifest,
-        pieces: &BTreeSet<Seconds>,
+        pieces: &BTreeSet<UnixSeconds>,
         with_fingerprint: bool,
     ) -> Result<Published> {
         let mut fingerprint = with_fingerprint.then(Fingerprint::new);
@@ -145,7 +145,7 @@ impl Publisher {
             }
             let time = view.job.table_partition().floor(start);
             chunk.push((
-                AggregateShape::partition_key(time, group),
+                AggregateShape::encode_partition_key(time, group),
                 row.to_vec(),
                 change.now,
             ));
@@ -215,12 +215,12 @@ pub(crate) async fn diff_of(
     archive: &Archive,
     view: &View,
     new: &ViewManifest,
-    pieces: &BTreeSet<Seconds>,
+    pieces: &BTreeSet<UnixSeconds>,
 ) -> Result<Diff> {
     let before = view.published.as_ref();
     let before = before.map(|old| old.among(pieces)).unwrap_or_default();
     let dirty = view.dirty.iter().map(|other| {
-        let touched: BTreeSet<Seconds> = other.touched.intersection(pieces).copied().collect();
+        let touched: BTreeSet<UnixSeconds> = other.touched.intersection(pieces).copied().collect();
         let rows = other.among(&touched);
         (touched, rows)
     });

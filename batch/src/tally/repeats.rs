@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compute::Compute;
 use crate::Result;
-use crate::archive::{RecordFilter, RepeatFilter, day_tasks};
+use crate::archive::{RecordFilter, RepeatFilter, plan_day_tasks};
 use crate::lease::check_stop;
 use crate::query_error;
 use crate::table::StreamTable;
@@ -30,7 +30,7 @@ impl Compute {
         let failed = query_error(job);
         let since = since.iter().map(|cut| cut.next_offset).collect();
         let keep = RecordFilter::Repeats(which, Arc::new(since));
-        for (mut of_task, _) in day_tasks(&self.plan.days, self.task_rows_max) {
+        for (mut of_task, _) in plan_day_tasks(&self.plan.days, self.task_rows_max) {
             check_stop(stop)?;
             of_task.retain(|day| days.is_none_or(|days| days.contains(day)));
             if of_task.is_empty() {

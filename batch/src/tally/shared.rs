@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 
 use super::compute::{Compute, Manifests};
 use super::publish::{Published, Publisher};
@@ -23,7 +23,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Publishes some pieces of a view.
-    pub(crate) async fn publish(&self, job: &str, pieces: &BTreeSet<Seconds>) -> Result<Published> {
+    pub(crate) async fn publish(
+        &self,
+        job: &str,
+        pieces: &BTreeSet<UnixSeconds>,
+    ) -> Result<Published> {
         let view = self.compute.plan.view(job)?;
         let unknown = || Error::Fault(format!("job {job} has no computed result"));
         let manifest = self.computed.get(job).ok_or_else(unknown)?;

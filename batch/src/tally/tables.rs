@@ -2,7 +2,7 @@
 
 use jobs::tables::{TableGeneration, drift_row_shape, drift_table_name, table_name};
 use jobs::{Job, Layers};
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use stores::views::{AggregateShape, ViewShape};
 
 use super::compute::View;
@@ -23,7 +23,7 @@ pub(crate) fn kept_shape(job: &Job, of: TableGeneration) -> Option<ViewShape> {
         ViewShape::Aggregate(AggregateShape {
             view: drift_table_name(job.view(), of),
             group: job.group().clone(),
-            partition: Width::All,
+            partition: BucketWidth::All,
             row: drift_row_shape(job.row()),
         })
     })
@@ -35,5 +35,5 @@ pub(crate) fn compared(view: &View) -> bool {
 }
 
 fn is_compared(job: &Job) -> bool {
-    job.over().is_none() && job.layers() == Layers::Both
+    job.input_job().is_none() && job.layers() == Layers::Both
 }

@@ -6,13 +6,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::{Compute, Computed, Manifests, View};
 use super::result::{ViewManifest, Written};
 use super::shared::Shared;
-use crate::archive::day_tasks;
+use crate::archive::plan_day_tasks;
 use crate::error::stage_mismatch;
 use crate::executor::Executor;
 use crate::results::result_name;
@@ -29,13 +29,13 @@ pub(crate) async fn compute(
     days(compute, executor, &mut computed, told).await?;
     let coarse = compute.plan.wanted();
     let mut waiting: Vec<&View> = coarse
-        .filter(|view| view.job.time_partition() > Width::Day)
+        .filter(|view| view.job.time_partition() > BucketWidth::Day)
         .collect();
     while !waiting.is_empty() {
         let is_waiting = |name| waiting.iter().any(|view| view.job.name() == name);
         let (later, ready): (Vec<&View>, Vec<&View>) = waiting
             .iter()
-            .partition(|view| view.job.over().is_some_and(is_waiting));
+            .partition(|view| view.job.input_job().is_some_and(is_waiting));
         if ready.is_empty() {
             return Err(Error::Fault("jobs that read from each other".to_owned()));
         }
@@ -63,7 +63,7 @@ async fn days(
     (progress, stop): (&dyn Progress, &CancellationToken),
 ) -> Result<()> {
     let plan = &compute.plan;
-    let tasks = day_tasks(&plan.days, compute.task_rows_max).into_iter();
+    let tasks = plan_day_tasks(&plan.days, compute.task_rows_max).into_iter();
     let take = |task, output| {
         let (Task::Days(days), Output::Days(of_days)) = (task, output) else {
             return Err(stage_mismatch());
@@ -120,7 +120,7 @@ fn start(compute: &Compute) -> Computed {
 /// What views need of what was computed before: their own manifests, and those of the views that they read from.
 fn needed(views: &[&View], manifests: &Manifests) -> Manifests {
     let own = views.iter().map(|view| view.job.name());
-    let below = views.iter().filter_map(|view| view.job.over());
+    let below = views.iter().filter_map(|view| view.job.input_job());
     let names: BTreeSet<&str> = own.chain(below).collect();
     let needed = manifests
         .iter()

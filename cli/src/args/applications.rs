@@ -4,17 +4,17 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use jiff::civil::Date;
 use stores::listing::ApplicationSort;
 
-use super::values::date;
+use super::values::parse_date;
 
-/// Largest capacity: every JSON reader represents it exactly.
+/// Maximum capacity: the largest integer that every JSON reader represents exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
 
-fn capacity() -> clap::builder::RangedI64ValueParser {
+fn capacity_parser() -> clap::builder::RangedI64ValueParser {
     clap::value_parser!(i64).range(0..=CAPACITY_MAX)
 }
 
 /// Parses a usage: connected athletes by capacity.
-fn usage(text: &str) -> Result<f64, String> {
+fn parse_usage(text: &str) -> Result<f64, String> {
     let usage = text.parse::<f64>().ok();
     usage
         .filter(|usage| usage.is_finite() && *usage >= 0.0)
@@ -30,7 +30,7 @@ pub(crate) enum ApplicationsCommand {
         #[arg(long, value_enum, value_name = "KEY", default_value_t = SortBy::Usage)]
         sort: SortBy,
         /// Only applications that use at least this fraction of their capacity, such as 0.8
-        #[arg(long, value_name = "F", value_parser = usage, allow_negative_numbers = true)]
+        #[arg(long, value_name = "F", value_parser = parse_usage, allow_negative_numbers = true)]
         usage_from: Option<f64>,
         /// Number of applications
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -54,10 +54,10 @@ pub(crate) enum ApplicationsCommand {
         #[arg(allow_negative_numbers = true)]
         id: i64,
         /// First day [default: 90 days before the end]
-        #[arg(long, value_name = "DATE", value_parser = date)]
+        #[arg(long, value_name = "DATE", value_parser = parse_date)]
         from: Option<Date>,
         /// Day after the last one [default: tomorrow]
-        #[arg(long, value_name = "DATE", value_parser = date)]
+        #[arg(long, value_name = "DATE", value_parser = parse_date)]
         to: Option<Date>,
     },
     /// Set the capacity of an application, and turn its enforcement on or off
@@ -67,7 +67,7 @@ pub(crate) enum ApplicationsCommand {
         #[arg(allow_negative_numbers = true)]
         id: i64,
         /// Maximum of connected athletes; existing connections stay
-        #[arg(long, value_name = "N", value_parser = capacity(), allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", value_parser = capacity_parser(), allow_negative_numbers = true)]
         capacity: Option<i64>,
         /// Reject connections beyond the capacity
         #[arg(long, value_name = "SWITCH")]
@@ -84,7 +84,7 @@ pub(crate) enum ApplicationsCommand {
         #[arg(allow_negative_numbers = true)]
         id: i64,
         /// Requested capacity
-        #[arg(long, value_name = "N", value_parser = capacity(), allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", value_parser = capacity_parser(), allow_negative_numbers = true)]
         capacity: i64,
         /// Reason
         #[arg(long, value_name = "TEXT")]
@@ -106,7 +106,7 @@ pub(crate) enum ApplicationsCommand {
         /// Request id
         request: i64,
         /// Granted capacity [default: the requested one]
-        #[arg(long, value_name = "N", value_parser = capacity(), allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", value_parser = capacity_parser(), allow_negative_numbers = true)]
         capacity: Option<i64>,
         /// Answer to the requester
         #[arg(long, value_name = "TEXT")]

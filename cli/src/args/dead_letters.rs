@@ -40,13 +40,13 @@ pub(crate) enum DeadLettersCommand {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct FilterArgs {
     /// Only this source
-    #[arg(long, value_parser = values::source())]
+    #[arg(long, value_parser = values::source_parser())]
     pub(crate) source: Option<Source>,
     /// Only dead letters whose reason, or its kind as in `count`, contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// Only dead letters that were rejected at this time or later: an instant, or a date in UTC
-    #[arg(long, alias = "since", value_name = "TIME", value_parser = values::instant)]
+    #[arg(long, alias = "since", value_name = "TIME", value_parser = values::parse_instant)]
     pub(crate) from: Option<i64>,
 }
 

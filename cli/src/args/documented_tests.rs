@@ -20,23 +20,26 @@ const PLACEHOLDERS: [(&str, &str); 9] = [
     ("…", "because"),
 ];
 
-fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+fn collect_files(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
         if path.is_dir() {
-            files(&path, extension, found);
-        } else if path.extension().is_some_and(|of| of == extension) {
-            found.push(path);
+            collect_files(&path, extension, files);
+        } else if path
+            .extension()
+            .is_some_and(|file_extension| file_extension == extension)
+        {
+            files.push(path);
         }
     }
 }
 
-/// The words of a command as a shell has them, up to what ends it there.
-fn words(command: &str) -> Vec<String> {
+/// Splits a command into words as a shell does, up to a comment, pipe or redirection.
+fn split_words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for char in command.chars() {
         match (quote, char) {
-            (Some(of), _) if of == char => quote = None,
+            (Some(opening), _) if opening == char => quote = None,
             (None, '\'' | '"') => {
                 quote = Some(char);
                 word.get_or_insert_default();
@@ -50,49 +53,50 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// Commands of a text: those that begin lines, which are whole, and those within sentences, which may be the beginning of one.
-fn commands(text: &str) -> Vec<(String, bool)> {
-    let mut found = Vec::new();
+/// Finds the commands of a text and whether each is complete: at the start of a line it is, in a sentence it may be partial.
+fn find_commands(text: &str) -> Vec<(String, bool)> {
+    let mut commands = Vec::new();
     for line in text.lines() {
         let line = line.trim_start();
         let line = line.strip_prefix("$ ").unwrap_or(line);
-        let started = line
+        let command = line
             .strip_prefix("ExecStart=/usr/local/bin/")
             .unwrap_or(line);
-        if started.starts_with("backstitch ") {
-            found.push((started.to_owned(), true));
+        if command.starts_with("backstitch ") {
+            commands.push((command.to_owned(), true));
             continue;
         }
         let quoted = line.split('`').skip(1).step_by(2);
         let quoted = quoted.filter(|part| part.starts_with("backstitch "));
-        found.extend(quoted.map(|part| (part.to_owned(), false)));
+        commands.extend(quoted.map(|part| (part.to_owned(), false)));
     }
-    found
+    commands
 }
 
-/// The commands that containers of our image are started with, by compose.
-fn compose_commands(text: &str) -> Vec<String> {
-    let (mut found, mut is_ours) = (Vec::new(), false);
+/// Finds the commands with which compose starts containers of our image.
+fn find_compose_commands(text: &str) -> Vec<String> {
+    let (mut commands, mut is_ours) = (Vec::new(), false);
     for line in text.lines() {
-        let of_service = line.strip_prefix("    ").unwrap_or_default();
-        if of_service.is_empty() {
+        let service_line = line.strip_prefix("    ").unwrap_or_default();
+        if service_line.is_empty() {
             is_ours = false;
-        } else if of_service.starts_with("<<: *") || of_service.starts_with("image: backstitch") {
+        } else if service_line.starts_with("<<: *") || service_line.starts_with("image: backstitch")
+        {
             is_ours = true;
-        } else if let Some(list) = of_service.strip_prefix("command: [")
+        } else if let Some(list) = service_line.strip_prefix("command: [")
             && is_ours
         {
             let list = list.trim_end_matches(']').replace(", ", " ");
-            found.push(format!("backstitch {list}"));
+            commands.push(format!("backstitch {list}"));
         }
     }
-    found
+    commands
 }
 
-/// The commands that containers of our image are started with, by a template of the chart; what its values give is a number there.
-fn chart_commands(template: &str) -> Vec<String> {
+/// Finds the commands with which a template of the chart starts containers of our image. Values of the chart become numbers.
+fn find_chart_commands(template: &str) -> Vec<String> {
     let lists = template.split("\"args\" (list ").skip(1);
-    let of_list = |list: &str| {
+    let parse_list = |list: &str| {
         let (mut depth, mut command) = (1_u32, "backstitch ".to_owned());
         for char in list.chars() {
             match char {
@@ -109,18 +113,18 @@ fn chart_commands(template: &str) -> Vec<String> {
         }
         command.replace("$engine", "local")
     };
-    lists.map(of_list).collect()
+    lists.map(parse_list).collect()
 }
 
-fn is_known(command: &str, is_whole: bool) -> Result<(), clap::Error> {
-    let mut words = words(command);
-    let is_of_letters = words.iter().any(|word| word == "dead-letters");
+fn check_command(command: &str, is_complete: bool) -> Result<(), clap::Error> {
+    let mut words = split_words(command);
+    let is_dead_letters = words.iter().any(|word| word == "dead-letters");
     for word in &mut words {
-        let known = PLACEHOLDERS.iter().find(|(name, _)| name == word);
-        if let Some((name, one)) = known {
-            *word = match (*name, is_of_letters) {
+        let placeholder = PLACEHOLDERS.iter().find(|(name, _)| name == word);
+        if let Some((name, value)) = placeholder {
+            *word = match (*name, is_dead_letters) {
                 ("ID", true) => "backstitch.plays.v1.dlq/0@17".to_owned(),
-                _ => (*one).to_owned(),
+                _ => (*value).to_owned(),
             };
         }
     }
@@ -131,7 +135,7 @@ fn is_known(command: &str, is_whole: bool) -> Result<(), clap::Error> {
             ErrorKind::MissingRequiredArgument
             | ErrorKind::MissingSubcommand
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-                if !is_whole =>
+                if !is_complete =>
             {
                 Ok(())
             }
@@ -141,18 +145,18 @@ fn is_known(command: &str, is_whole: bool) -> Result<(), clap::Error> {
 }
 
 #[test]
-fn every_command_that_is_documented_is_one() {
+fn documented_commands_are_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut found = vec![root.join("README.md")];
-    files(&root.join("docs"), "md", &mut found);
-    files(&root.join("deploy/systemd"), "service", &mut found);
-    files(&root.join("deploy/helm"), "txt", &mut found);
+    let mut files = vec![root.join("README.md")];
+    collect_files(&root.join("docs"), "md", &mut files);
+    collect_files(&root.join("deploy/systemd"), "service", &mut files);
+    collect_files(&root.join("deploy/helm"), "txt", &mut files);
     let mut count = 0;
-    for file in found {
+    for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        for (command, is_whole) in commands(&text) {
+        for (command, is_complete) in find_commands(&text) {
             count += 1;
-            if let Err(error) = is_known(&command, is_whole) {
+            if let Err(error) = check_command(&command, is_complete) {
                 panic!("{}: {command}\n{error}", file.display());
             }
         }
@@ -161,19 +165,19 @@ fn every_command_that_is_documented_is_one() {
 }
 
 #[test]
-fn every_container_is_started_with_a_command_that_is_one() {
+fn containers_are_started_with_valid_commands() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut templates = Vec::new();
-    files(&root.join("deploy/helm"), "yaml", &mut templates);
+    collect_files(&root.join("deploy/helm"), "yaml", &mut templates);
     let read = |path: &PathBuf| std::fs::read_to_string(path).unwrap();
-    let files = ["compose.yaml", "compose.demo.yaml"];
-    let compose: Vec<String> = files
+    let compose_files = ["compose.yaml", "compose.demo.yaml"];
+    let compose: Vec<String> = compose_files
         .iter()
-        .flat_map(|file| compose_commands(&read(&root.join(file))))
+        .flat_map(|file| find_compose_commands(&read(&root.join(file))))
         .collect();
     let chart: Vec<String> = templates
         .iter()
-        .flat_map(|path| chart_commands(&read(path)))
+        .flat_map(|path| find_chart_commands(&read(path)))
         .collect();
     assert_eq!(
         (compose.len(), chart.len()),
@@ -181,19 +185,19 @@ fn every_container_is_started_with_a_command_that_is_one() {
         "{compose:#?} {chart:#?}"
     );
     for command in compose.iter().chain(&chart) {
-        if let Err(error) = is_known(command, true) {
+        if let Err(error) = check_command(command, true) {
             panic!("{command}\n{error}");
         }
     }
 }
 
 #[test]
-fn what_is_no_command_is_found() {
-    assert!(is_known("backstitch batch run --fulll", true).is_err());
-    assert!(is_known("backstitch batches", false).is_err());
-    assert!(is_known("backstitch ingest", true).is_err());
-    assert!(is_known("backstitch ingest", false).is_ok());
-    assert_eq!(words("a 'b c' --d=\"e\" # f"), ["a", "b c", "--d=e"]);
+fn invalid_commands_are_detected() {
+    assert!(check_command("backstitch batch run --fulll", true).is_err());
+    assert!(check_command("backstitch batches", false).is_err());
+    assert!(check_command("backstitch ingest", true).is_err());
+    assert!(check_command("backstitch ingest", false).is_ok());
+    assert_eq!(split_words("a 'b c' --d=\"e\" # f"), ["a", "b c", "--d=e"]);
 }
 
 /// Variables of compose that hold a password have no default: compose ends with a message that names the variable.

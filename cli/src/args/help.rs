@@ -37,16 +37,16 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// The command line, with a help page that shows commands in groups.
-pub(crate) fn command() -> clap::Command {
+/// Builds the command line, with a help page that shows commands in groups.
+pub(crate) fn build_command() -> clap::Command {
     let mut command = Cli::command();
     command.build();
     let mut groups = String::new();
     for (title, names) in GROUPS {
         groups.push_str(&format!("{title}:\n"));
         for name in names {
-            let found = command.find_subcommand(name);
-            let about = found.and_then(clap::Command::get_about);
+            let subcommand = command.find_subcommand(name);
+            let about = subcommand.and_then(clap::Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
             groups.push_str(&format!("  {name:<14}{about}\n"));
         }
@@ -58,9 +58,9 @@ pub(crate) fn command() -> clap::Command {
     Cli::command().help_template(template)
 }
 
-/// The page that `backstitch` without arguments prints: usage and commands.
-pub(crate) fn overview() -> String {
-    let page = command().render_help().to_string();
+/// Renders the page that `backstitch` without arguments prints: usage and commands.
+pub(crate) fn render_overview() -> String {
+    let page = build_command().render_help().to_string();
     let commands = page.split("\nOptions:\n").next().unwrap_or(&page);
     format!(
         "{}\n\nSee `backstitch --help` for options, and `backstitch COMMAND --help` for one command.\n",
@@ -75,10 +75,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_in_one_group() {
+    fn every_command_is_in_exactly_one_group() {
         let mut command = Cli::command();
         command.build();
-        let all: BTreeSet<&str> = command
+        let commands: BTreeSet<&str> = command
             .get_subcommands()
             .map(clap::Command::get_name)
             .collect();
@@ -87,20 +87,20 @@ mod tests {
             .flat_map(|(_, names)| *names)
             .copied()
             .collect();
-        assert_eq!(listed.len(), all.len());
-        assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), all);
+        assert_eq!(listed.len(), commands.len());
+        assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), commands);
     }
 
     #[test]
     fn the_overview_is_short() {
-        let page = overview();
+        let page = render_overview();
         assert!(page.lines().count() < 50, "{page}");
         assert!(
             page.contains("\nCheck and repair:\n") && !page.contains("--json"),
             "{page}"
         );
         assert!(
-            command()
+            build_command()
                 .render_long_help()
                 .to_string()
                 .contains("BACKSTITCH__KAFKA")

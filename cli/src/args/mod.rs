@@ -20,12 +20,12 @@ use schemas::source::Source;
 pub(crate) use applications::{ActorArgs, ApplicationsCommand, Switch};
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
 pub(crate) use erase::{EraseArgs, EraseCommand, PeopleArgs};
-pub(crate) use generate::{Format, GenerateArgs, Shape};
-pub(crate) use help::{command, overview};
+pub(crate) use generate::{AuthorizationShape, FileFormat, GenerateArgs};
+pub(crate) use help::{build_command, render_overview};
 pub(crate) use keys::KeysCommand;
 pub(crate) use names::NamesCommand;
 pub(crate) use reconcile::{CompareArgs, DecisionArgs, ReconcileArgs, ReconcileCommand};
-pub(crate) use usage_error::usage_error;
+pub(crate) use usage_error::format_usage_error;
 pub(crate) use values::Expiry;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -149,7 +149,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
     /// Time between batch runs, such as 30s [default: 60s, with --seconds N a quarter of it]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration(SECOND, SECOND..=DAY))]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration_parser(SECOND, SECOND..=DAY))]
     pub(crate) batch_interval: Option<Duration>,
     /// Seed of the generated traffic
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -163,7 +163,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
     /// Time between batch runs, such as 10m
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::duration(SECOND, SECOND..=DAY))]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::duration_parser(SECOND, SECOND..=DAY))]
     pub(crate) batch_interval: Duration,
 }
 
@@ -171,21 +171,21 @@ pub(crate) struct UpArgs {
 #[derive(Debug, Args)]
 pub(crate) struct IngestArgs {
     /// Source of the input
-    #[arg(value_parser = values::source())]
+    #[arg(value_parser = values::source_parser())]
     pub(crate) source: Source,
     /// Files, read in this order; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Format, if the file name has no known extension
     #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<FileFormat>,
 }
 
 /// Arguments of the commands that follow the log.
 #[derive(Debug, Args)]
 pub(crate) struct FollowArgs {
     /// Source to follow; repeatable [default: all]
-    #[arg(long = "source", value_name = "SOURCE", value_parser = values::source())]
+    #[arg(long = "source", value_name = "SOURCE", value_parser = values::source_parser())]
     pub(crate) sources: Vec<Source>,
     /// Exit at the end of the log
     #[arg(long)]
@@ -205,7 +205,7 @@ pub(crate) enum BatchCommand {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
         /// Only this source
-        #[arg(long, value_parser = values::source())]
+        #[arg(long, value_parser = values::source_parser())]
         source: Option<Source>,
     },
     /// Show the details of one run
@@ -214,7 +214,7 @@ pub(crate) enum BatchCommand {
         #[arg(value_name = "RUN")]
         run: u64,
         /// Source of the run [default: the only source with runs]
-        #[arg(long, value_parser = values::source())]
+        #[arg(long, value_parser = values::source_parser())]
         source: Option<Source>,
     },
 }
@@ -239,7 +239,7 @@ pub(crate) struct BatchRunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct BatchScheduleArgs {
     /// Time from the start of a run to the start of the next one, such as 10m
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = values::duration(SECOND, SECOND..=DAY))]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = values::duration_parser(SECOND, SECOND..=DAY))]
     pub(crate) every: Duration,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
@@ -271,7 +271,7 @@ pub(crate) struct SchedulerArgs {
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
     /// Time without a heartbeat after which an executor is lost and its tasks go to others
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = values::duration(SECOND, 5 * SECOND..=DAY / 24))]
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = values::duration_parser(SECOND, 5 * SECOND..=DAY / 24))]
     pub(crate) executor_timeout: Duration,
 }
 
@@ -285,12 +285,12 @@ pub(crate) struct ExecutorArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
     /// Tasks that run at the same time [default: query.threads]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<usize>,
 }
 
 /// Parses a number of threads.
-fn threads(text: &str) -> Result<usize, String> {
+fn parse_threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(threads) if (1..=1024).contains(&threads) => Ok(threads),
         _ => Err("expected a number from 1 to 1024".to_owned()),
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        command().debug_assert();
+        build_command().debug_assert();
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
             "backstitch dead-letters replay --source plays --id backstitch.plays.v1.dlq/0@1",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
-            let text = usage_error(&error);
+            let text = format_usage_error(&error);
             assert!(!text.contains('\n') && text.contains("--help"), "{text}");
             assert!(!text.starts_with("error"), "{text}");
         }

@@ -12,7 +12,7 @@ pub(crate) enum NamesCommand {
     /// Set names from JSON lines such as {"id": 7, "name": "Long Climb"}; a null name removes one
     Load {
         /// owner, track or segment; the names of athletes and applications are in their rows
-        #[arg(value_name = "KIND", value_parser = settable_kinds())]
+        #[arg(value_name = "KIND", value_parser = settable_kinds_parser())]
         kind: NamedKind,
         /// Input file; `-` is standard input
         #[arg(value_name = "FILE")]
@@ -21,7 +21,7 @@ pub(crate) enum NamesCommand {
     /// Show names by id
     Show {
         /// Kind of the ids
-        #[arg(value_name = "KIND", value_parser = all_kinds())]
+        #[arg(value_name = "KIND", value_parser = all_kinds_parser())]
         kind: NamedKind,
         /// Ids
         #[arg(value_name = "ID", required = true, allow_negative_numbers = true)]
@@ -29,19 +29,19 @@ pub(crate) enum NamesCommand {
     },
 }
 
-fn all_kinds() -> impl TypedValueParser<Value = NamedKind> {
-    parser(NamedKind::ALL.into_iter())
+fn all_kinds_parser() -> impl TypedValueParser<Value = NamedKind> {
+    kind_parser(NamedKind::ALL.into_iter())
 }
 
-fn settable_kinds() -> impl TypedValueParser<Value = NamedKind> {
-    parser(
+fn settable_kinds_parser() -> impl TypedValueParser<Value = NamedKind> {
+    kind_parser(
         NamedKind::ALL
             .into_iter()
-            .filter(|kind| kind.has_own_names()),
+            .filter(|kind| kind.has_separate_names()),
     )
 }
 
-fn parser(kinds: impl Iterator<Item = NamedKind>) -> impl TypedValueParser<Value = NamedKind> {
+fn kind_parser(kinds: impl Iterator<Item = NamedKind>) -> impl TypedValueParser<Value = NamedKind> {
     let names = PossibleValuesParser::new(kinds.map(NamedKind::name));
     names.try_map(|name| NamedKind::from_name(&name).ok_or("unknown kind of name"))
 }

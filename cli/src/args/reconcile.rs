@@ -22,7 +22,7 @@ pub(crate) enum ReconcileCommand {
     /// List repairs, or with --comparisons all comparisons, newest first
     List {
         /// Source of the view
-        #[arg(long, value_parser = values::source(), default_value = "plays")]
+        #[arg(long, value_parser = values::source_parser(), default_value = "plays")]
         source: Source,
         /// List comparisons, manual and scheduled ones, with or without a repair
         #[arg(long)]
@@ -44,7 +44,7 @@ pub(crate) struct DecisionArgs {
     #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) number: u64,
     /// Source of the view
-    #[arg(long, value_parser = values::source(), default_value = "plays")]
+    #[arg(long, value_parser = values::source_parser(), default_value = "plays")]
     pub(crate) source: Source,
     /// Reason, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -90,10 +90,10 @@ pub(crate) struct CompareArgs {
     #[arg(long = "keys", value_name = "COLUMN=VALUE,…")]
     pub(crate) keys: Vec<String>,
     /// Only buckets that begin at this time or later: RFC 3339, or a date in UTC
-    #[arg(long, value_name = "TIME", value_parser = values::instant)]
+    #[arg(long, value_name = "TIME", value_parser = values::parse_instant)]
     pub(crate) from: Option<i64>,
     /// Only buckets that begin before this time
-    #[arg(long, value_name = "TIME", value_parser = values::instant)]
+    #[arg(long, value_name = "TIME", value_parser = values::parse_instant)]
     pub(crate) to: Option<i64>,
     /// Only this fraction of the keys, such as 0.01; every run selects the same keys
     #[arg(long, value_name = "F")]

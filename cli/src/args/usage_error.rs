@@ -2,10 +2,10 @@
 
 use clap::error::ErrorKind;
 
-use crate::failure::one_line;
+use crate::failure::join_lines;
 
 /// Describes an invalid command line in one line, and names the command whose `--help` explains it.
-pub(crate) fn usage_error(error: &clap::Error) -> String {
+pub(crate) fn format_usage_error(error: &clap::Error) -> String {
     let help = |command: &str| format!("see `{command} --help`");
     let text = error.render().to_string();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -13,13 +13,13 @@ pub(crate) fn usage_error(error: &clap::Error) -> String {
         let usage = text
             .lines()
             .find_map(|line| line.trim().strip_prefix("Usage: "));
-        let command = usage.map_or("backstitch".to_owned(), command_of_usage);
+        let command = usage.map_or("backstitch".to_owned(), extract_command);
         return format!("a command is missing; {}", help(&command));
     }
     let mut usage = None;
     let mut causes = Vec::new();
     for paragraph in text.split("\n\n") {
-        let line = one_line(paragraph);
+        let line = join_lines(paragraph);
         if let Some(line) = line.strip_prefix("Usage: ") {
             usage = Some(line.to_owned());
         } else if !line.is_empty() && !line.starts_with("For more information") {
@@ -27,13 +27,13 @@ pub(crate) fn usage_error(error: &clap::Error) -> String {
         }
     }
     let command = usage.as_deref();
-    let help = help(&command.map_or("backstitch".to_owned(), command_of_usage));
+    let help = help(&command.map_or("backstitch".to_owned(), extract_command));
     let usage = usage.map_or(String::new(), |usage| format!("; usage: {usage}"));
     format!("{}{usage}; {help}", causes.join("; "))
 }
 
-/// The command of a usage line: the words before its options and values.
-fn command_of_usage(usage: &str) -> String {
+/// Extracts the command of a usage line: the words before its options and values.
+fn extract_command(usage: &str) -> String {
     let is_name = |word: &&str| !word.starts_with(['-', '<', '[', '{', '(']);
     let words = usage.split_whitespace().take_while(is_name);
     // A usage line names a present value in capitals.

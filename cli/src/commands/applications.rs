@@ -27,12 +27,12 @@ use crate::installation::Installation;
 
 /// Recorded actor of a change without a name.
 const DEFAULT_ACTOR: &str = "cli";
-/// Number of changes and requests that `show` prints.
+/// Maximum changes and requests that `show` prints.
 const ENTRIES_SHOWN: usize = 10;
 
 /// Runs the command.
 pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyhow::Result<()> {
-    let by = attribution(&command)?;
+    let by = build_audit_context(&command)?;
     let installation = Installation::open_existing(context.settings()).await?;
     let entities = &*installation.stores().entities;
     let now_ms = SystemClock.now_ms();
@@ -69,18 +69,22 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
                 is_enforced: enforce.map(|switch| switch == Switch::On),
             };
             let changed = entities.change_application(id, change, &by, now_ms).await?;
-            let changed = changed.with_context(|| unknown(id))?;
-            let shown = shown(&installation, vec![changed]).await?.pop();
-            let shown = shown.with_context(|| unknown(id))?;
-            context.output().result(&shown, Shown::line)
+            let changed = changed.with_context(|| unknown_application(id))?;
+            let entry = build_entries(&installation, vec![changed]).await?.pop();
+            let entry = entry.with_context(|| unknown_application(id))?;
+            context
+                .output()
+                .print_result(&entry, ApplicationEntry::format_line)
         }
         ApplicationsCommand::Ask { id, capacity, .. } => {
             let outcome = entities.request_capacity(id, capacity, &by, now_ms).await?;
-            let request = RequestShown::from(new_request(id, outcome)?);
-            context.output().result(&request, RequestShown::line)
+            let request = RequestEntry::from(expect_new_request(id, outcome)?);
+            context
+                .output()
+                .print_result(&request, RequestEntry::format_line)
         }
         ApplicationsCommand::Requests { all, limit } => {
-            requests(context, entities, all, usize::try_from(limit)?).await
+            list_requests(context, entities, all, usize::try_from(limit)?).await
         }
         ApplicationsCommand::Grant {
             request, capacity, ..
@@ -96,11 +100,11 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
     }
 }
 
-/// The new request.
+/// Returns the new request.
 ///
 /// # Errors
 /// An outcome without a new request.
-fn new_request(id: i64, outcome: CapacityRequestOutcome) -> anyhow::Result<CapacityRequest> {
+fn expect_new_request(id: i64, outcome: CapacityRequestOutcome) -> anyhow::Result<CapacityRequest> {
     match outcome {
         CapacityRequestOutcome::Created(request) => Ok(request),
         CapacityRequestOutcome::AlreadyOpen(request) => bail!(
@@ -111,33 +115,33 @@ fn new_request(id: i64, outcome: CapacityRequestOutcome) -> anyhow::Result<Capac
         CapacityRequestOutcome::AlreadySufficient { athlete_capacity } => bail!(
             "application {id}: its capacity is already {athlete_capacity}; request a higher one"
         ),
-        CapacityRequestOutcome::UnknownApplication => bail!(unknown(id)),
+        CapacityRequestOutcome::UnknownApplication => bail!(unknown_application(id)),
     }
 }
 
-fn unknown(id: i64) -> String {
+fn unknown_application(id: i64) -> String {
     format!("application {id} does not exist; ingest it as a line of applications first")
 }
 
-/// The actor and the reason of a command.
-fn attribution(command: &ApplicationsCommand) -> anyhow::Result<AuditContext> {
-    let (args::ActorArgs { by }, why) = match command {
+/// Builds the audit context of a command: actor and reason.
+fn build_audit_context(command: &ApplicationsCommand) -> anyhow::Result<AuditContext> {
+    let (args::ActorArgs { by }, reason) = match command {
         ApplicationsCommand::Set { actor, reason, .. }
         | ApplicationsCommand::Ask { actor, reason, .. } => (actor, reason),
         ApplicationsCommand::Grant { actor, answer, .. }
         | ApplicationsCommand::Refuse { actor, answer, .. } => (actor, answer),
         _ => return Ok(AuditContext::default()),
     };
-    for text in std::iter::once(by).chain(why) {
+    for text in std::iter::once(by).chain(reason) {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(failure::usage(format!(
+            return Err(failure::usage_error(format!(
                 "a text has {} bytes; the limit is {TEXT_BYTES_MAX}",
                 text.len()
             )));
         }
     }
     if is_reserved_actor(by) {
-        return Err(failure::usage(format!(
+        return Err(failure::usage_error(format!(
             "--by: the name {INGEST} is reserved for ingested lines; use another one"
         )));
     }
@@ -147,38 +151,38 @@ fn attribution(command: &ApplicationsCommand) -> anyhow::Result<AuditContext> {
     };
     Ok(AuditContext {
         actor: by.to_owned(),
-        reason: why.clone(),
+        reason: reason.clone(),
     })
 }
 
 /// An application in the output.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ApplicationEntry {
     id: i64,
     name: String,
     owner: Value,
     /// From the counter that limits connections, or from the last recount.
     connected_athletes: Option<i64>,
-    counting: CountingShown,
+    counting: CountingEntry,
     athlete_capacity: i64,
     enforced: bool,
     /// Connected athletes as a fraction of the capacity, with four digits; null if the capacity is 0 or the number unknown.
     usage: Option<f64>,
 }
 
-impl Shown {
+impl ApplicationEntry {
     fn new(
         usage: ApplicationUsage,
-        counting: CountingShown,
+        counting: CountingEntry,
         recounted: Option<RecordedCount>,
     ) -> Self {
-        let recounted = recounted.map(|of| i64::try_from(of.connected).unwrap_or(i64::MAX));
+        let recounted = recounted.map(|count| i64::try_from(count.connected).unwrap_or(i64::MAX));
         let connected = recounted.or(usage.connected);
         let capacity = usage.application.athlete_capacity;
-        let part = connected.filter(|_| capacity > 0).map(|connected| {
+        let used_fraction = connected.filter(|_| capacity > 0).map(|connected| {
             #[expect(clippy::cast_precision_loss, reason = "rounded below")]
-            let part = connected as f64 / capacity as f64;
-            (part * 1e4).round() / 1e4
+            let fraction = connected as f64 / capacity as f64;
+            (fraction * 1e4).round() / 1e4
         });
         Self {
             id: usage.application.id,
@@ -188,22 +192,22 @@ impl Shown {
             counting,
             athlete_capacity: capacity,
             enforced: usage.is_enforced,
-            usage: part,
+            usage: used_fraction,
         }
     }
 
-    fn line(&self) -> String {
+    fn format_line(&self) -> String {
         let connected = match self.connected_athletes {
             Some(connected) => connected.to_string(),
             None => "?".to_owned(),
         };
         let enforced = if self.enforced { "" } else { ", not enforced" };
-        let counted = match &self.counting.counted_at {
-            Some(at) => format!(", counted at {at}"),
+        let counted_at = match &self.counting.counted_at {
+            Some(time) => format!(", counted at {time}"),
             None => String::new(),
         };
         format!(
-            "{}  {}: {connected} of {} athletes are connected{counted}{enforced}",
+            "{}  {}: {connected} of {} athletes are connected{counted_at}{enforced}",
             self.id,
             self.name.escape_debug(),
             self.athlete_capacity
@@ -213,7 +217,7 @@ impl Shown {
 
 /// Counting method of connected athletes.
 #[derive(Debug, Serialize)]
-struct CountingShown {
+struct CountingEntry {
     strategy: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<String>,
@@ -221,36 +225,45 @@ struct CountingShown {
     counted_at: Option<String>,
 }
 
-/// Applications in the output; those of a class that recounts have the result of the last recount.
-async fn shown(
+/// Builds the entries of applications; those of a class that recounts have the result of the last recount.
+async fn build_entries(
     installation: &Installation,
     usages: Vec<ApplicationUsage>,
-) -> anyhow::Result<Vec<Shown>> {
-    let counting = installation.catalog()?.counting();
-    let class = |of: &Application| counting.class_for(of.id, of.athlete_capacity);
-    let recounts = |of: &Application| counting.policy_for(of.id, of.athlete_capacity).is_some();
+) -> anyhow::Result<Vec<ApplicationEntry>> {
+    let counting = installation.load_catalog()?.counting();
+    let find_class = |application: &Application| {
+        counting.find_class(application.id, application.athlete_capacity)
+    };
+    let is_recounted = |application: &Application| {
+        counting
+            .find_policy(application.id, application.athlete_capacity)
+            .is_some()
+    };
     let ids = usages.iter().map(|usage| &usage.application);
-    let ids: Vec<i64> = ids.filter(|of| recounts(of)).map(|of| of.id).collect();
+    let ids: Vec<i64> = ids
+        .filter(|application| is_recounted(application))
+        .map(|application| application.id)
+        .collect();
     let mut recounted = HashMap::new();
     if !ids.is_empty() {
-        let found = installation
+        let counts = installation
             .stores()
             .entities
             .counted_applications(&ids)
             .await?;
-        let found = found.into_iter();
-        recounted.extend(found.filter_map(|of| Some((of.application_id, of.recorded?))));
+        let counts = counts.into_iter();
+        recounted.extend(counts.filter_map(|count| Some((count.application_id, count.recorded?))));
     }
-    let shown = usages.into_iter().map(|usage| {
+    let entries = usages.into_iter().map(|usage| {
         let recounted: Option<RecordedCount> = recounted.get(&usage.application.id).copied();
-        let counting = CountingShown {
+        let counting = CountingEntry {
             strategy: recounted.map_or("increments", |_| "recount"),
-            class: class(&usage.application).map(|class| class.name().to_owned()),
+            class: find_class(&usage.application).map(|class| class.name().to_owned()),
             counted_at: recounted.map(|recounted| format_timestamp_ms(recounted.counted_at_ms)),
         };
-        Shown::new(usage, counting, recounted)
+        ApplicationEntry::new(usage, counting, recounted)
     });
-    Ok(shown.collect())
+    Ok(entries.collect())
 }
 
 /// Lists applications.
@@ -261,77 +274,81 @@ async fn list(
     limit: usize,
 ) -> anyhow::Result<()> {
     let entities = &*installation.stores().entities;
-    let ListingPage::Entries(found) = listing.read_page(entities, None, limit).await? else {
+    let ListingPage::Entries(page) = listing.read_page(entities, None, limit).await? else {
         bail!(
             "cannot sort or filter by connected athletes: authorizations are a view of your own tables, which is not counted; use --sort id or --sort name, without --usage-from"
         );
     };
-    let usages = found.into_iter().map(|(_, usage)| usage);
-    let shown = shown(installation, usages.collect()).await?;
+    let usages = page.into_iter().map(|(_, usage)| usage);
+    let entries = build_entries(installation, usages.collect()).await?;
     context
         .output()
-        .list(&shown, "no applications", Shown::line)
+        .print_list(&entries, "no applications", ApplicationEntry::format_line)
 }
 
 /// Lists requests for a higher capacity; `all` includes decided ones.
-async fn requests(
+async fn list_requests(
     context: &Context,
     entities: &dyn EntityAdmin,
     all: bool,
     limit: usize,
 ) -> anyhow::Result<()> {
-    let of = CapacityRequestFilter {
+    let filter = CapacityRequestFilter {
         application_id: None,
         state: (!all).then_some(RequestState::Open),
     };
-    let found = entities.capacity_requests(of, None, limit).await?;
-    let shown: Vec<_> = found.into_iter().map(RequestShown::from).collect();
-    let none = "no requests for a higher capacity";
-    context.output().list(&shown, none, RequestShown::line)
+    let requests = entities.capacity_requests(filter, None, limit).await?;
+    let entries: Vec<_> = requests.into_iter().map(RequestEntry::from).collect();
+    let empty_text = "no requests for a higher capacity";
+    context
+        .output()
+        .print_list(&entries, empty_text, RequestEntry::format_line)
 }
 
 /// An application with its requests and changes.
 #[derive(Debug, Serialize)]
 struct Details {
     #[serde(flatten)]
-    application: Shown,
+    application: ApplicationEntry,
     /// Newest first.
-    requests: Vec<RequestShown>,
+    requests: Vec<RequestEntry>,
     /// Newest first.
-    changes: Vec<ChangeShown>,
+    changes: Vec<ChangeEntry>,
 }
 
 async fn show(context: &Context, installation: &Installation, id: i64) -> anyhow::Result<()> {
     let entities = &*installation.stores().entities;
     let usage = entities.usages_by_id(&[id]).await?.pop();
-    let of = CapacityRequestFilter {
+    let filter = CapacityRequestFilter {
         application_id: Some(id),
         state: None,
     };
-    let requests = entities.capacity_requests(of, None, ENTRIES_SHOWN).await?;
+    let requests = entities
+        .capacity_requests(filter, None, ENTRIES_SHOWN)
+        .await?;
     let changes = entities.audit_entries(id, None, ENTRIES_SHOWN).await?;
-    let application = shown(installation, usage.into_iter().collect())
+    let application = build_entries(installation, usage.into_iter().collect())
         .await?
         .pop();
     let details = Details {
-        application: application.with_context(|| unknown(id))?,
-        requests: requests.into_iter().map(RequestShown::from).collect(),
-        changes: changes.into_iter().map(ChangeShown::from).collect(),
+        application: application.with_context(|| unknown_application(id))?,
+        requests: requests.into_iter().map(RequestEntry::from).collect(),
+        changes: changes.into_iter().map(ChangeEntry::from).collect(),
     };
-    context.output().result(&details, |details| {
-        let mut text = details.application.line() + "\n";
+    context.output().print_result(&details, |details| {
+        let mut text = details.application.format_line() + "\n";
         for request in &details.requests {
-            let _written = writeln!(text, "    {}", request.line());
+            let _written = writeln!(text, "    {}", request.format_line());
         }
         for change in &details.changes {
-            let _written = writeln!(text, "    {}", change.line());
+            let _written = writeln!(text, "    {}", change.format_line());
         }
         text
     })
 }
 
 #[derive(Debug, Serialize)]
-struct RequestShown {
+struct RequestEntry {
     id: i64,
     application_id: i64,
     athlete_capacity: i64,
@@ -345,7 +362,7 @@ struct RequestShown {
     answer: Option<String>,
 }
 
-impl From<CapacityRequest> for RequestShown {
+impl From<CapacityRequest> for RequestEntry {
     fn from(request: CapacityRequest) -> Self {
         let (decided_by, answer) = match request.decided_by {
             Some(AuditContext { actor, reason }) => (Some(actor), reason),
@@ -367,8 +384,8 @@ impl From<CapacityRequest> for RequestShown {
     }
 }
 
-impl RequestShown {
-    fn line(&self) -> String {
+impl RequestEntry {
+    fn format_line(&self) -> String {
         let mut text = format!(
             "request {}: application {} requests {}, by {} at {}, is {}",
             self.id,
@@ -392,7 +409,7 @@ impl RequestShown {
 }
 
 #[derive(Debug, Serialize)]
-struct ChangeShown {
+struct ChangeEntry {
     at: String,
     by: String,
     changed: &'static str,
@@ -402,7 +419,7 @@ struct ChangeShown {
     request_id: Option<i64>,
 }
 
-impl From<AuditEntry> for ChangeShown {
+impl From<AuditEntry> for ChangeEntry {
     fn from(entry: AuditEntry) -> Self {
         let (changed, before, after) = match entry.changed {
             AuditedChange::Capacity { before, after } => ("capacity", before.into(), after.into()),
@@ -423,14 +440,14 @@ impl From<AuditEntry> for ChangeShown {
     }
 }
 
-impl ChangeShown {
-    fn line(&self) -> String {
-        let why = match &self.reason {
+impl ChangeEntry {
+    fn format_line(&self) -> String {
+        let reason = match &self.reason {
             Some(reason) => format!("; {}", reason.escape_debug()),
             None => String::new(),
         };
         format!(
-            "{}  {}: {} -> {}, by {}{why}",
+            "{}  {}: {} -> {}, by {}{reason}",
             self.at,
             self.changed,
             self.before,
@@ -440,11 +457,13 @@ impl ChangeShown {
     }
 }
 
-fn print_decision(context: &Context, id: i64, decided: DecisionOutcome) -> anyhow::Result<()> {
-    match decided {
+fn print_decision(context: &Context, id: i64, outcome: DecisionOutcome) -> anyhow::Result<()> {
+    match outcome {
         DecisionOutcome::Done { request, .. } => {
-            let request = RequestShown::from(request);
-            context.output().result(&request, RequestShown::line)
+            let request = RequestEntry::from(request);
+            context
+                .output()
+                .print_result(&request, RequestEntry::format_line)
         }
         DecisionOutcome::AlreadyDecided(request) => {
             bail!("request {id} is already {}", request.state.name())

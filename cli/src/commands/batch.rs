@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use crate::args::{BatchCommand, BatchRunArgs, BatchScheduleArgs};
 use crate::engine::BatchEngine;
-use crate::failure::{one_line, usage};
+use crate::failure::{join_lines, usage_error};
 use crate::installation::Installation;
-use crate::progress::Stages;
-use crate::roles::{BatchWatch, Roles, Schedule};
+use crate::progress::StageBars;
+use crate::roles::{BatchStatus, Roles, Schedule};
 
 /// Runs the command.
 pub(super) async fn run(
@@ -49,16 +49,16 @@ async fn schedule(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let schedule = Schedule {
-        first: Duration::ZERO,
-        every: args.every,
+        first_delay: Duration::ZERO,
+        interval: args.every,
         engine: BatchEngine::parse(&args.engine.engine)?,
     };
     let installation = Installation::open(context.settings()).await?;
-    let engine = installation.engine()?;
+    let engine = installation.create_engine()?;
     let mut roles = Roles::new(stop);
-    let watch = Arc::new(BatchWatch::default());
+    let status = Arc::new(BatchStatus::default());
     roles
-        .batch(&installation, &engine, schedule, &watch)
+        .start_batch(&installation, &engine, schedule, &status)
         .await?;
     roles.join().await
 }
@@ -69,11 +69,11 @@ async fn run_batch(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let engine = BatchEngine::parse(&args.engine.engine)?;
-    let requests = requests(args, context)?;
+    let requests = build_requests(args, context)?;
     let installation = Installation::open(context.settings()).await?;
-    let mut batch = installation.batch(&installation.engine()?)?;
+    let mut batch = installation.create_batch(&installation.create_engine()?)?;
     // A run that has started would have to wait for executors.
-    let executors = engine.executors(&context.settings().batch);
+    let executors = engine.create_executors(&context.settings().batch);
     if let Some(executors) = &executors {
         executors.connect(&stop).await?;
         batch = batch.with_workers(Arc::clone(executors) as _);
@@ -82,15 +82,15 @@ async fn run_batch(
     if let Some(executors) = &executors {
         executors.cancel().await;
     }
-    let (runs, failed) = runs?;
-    match (runs.as_slice(), &failed) {
+    let (runs, failure) = runs?;
+    match (runs.as_slice(), &failure) {
         ([], Some(_)) => {}
-        ([only], None) => context.output().result(only, text_of)?,
+        ([run], None) => context.output().print_result(run, format_run)?,
         _ => context
             .output()
-            .result(&runs, |runs| runs.iter().map(text_of).collect())?,
+            .print_result(&runs, |runs| runs.iter().map(format_run).collect())?,
     }
-    failed.map_or(Ok(()), Err)
+    failure.map_or(Ok(()), Err)
 }
 
 /// Runs one source after another. A failure does not stop the others; errors are returned in the end.
@@ -101,9 +101,9 @@ async fn run_all(
     stop: &CancellationToken,
 ) -> anyhow::Result<(Vec<PublishedRun>, Option<anyhow::Error>)> {
     if args.jobs.is_empty() {
-        requests = with_events(batch, requests).await?;
+        requests = drop_empty_sources(batch, requests).await?;
     }
-    let (mut runs, mut failed) = (Vec::new(), Vec::new());
+    let (mut runs, mut failures) = (Vec::new(), Vec::new());
     for (source, jobs) in requests {
         let request = RunRequest {
             jobs,
@@ -111,36 +111,36 @@ async fn run_all(
             force: args.force,
             ..RunRequest::default()
         };
-        let stages = Stages::default();
+        let stages = StageBars::default();
         match batch.run(source, &request, &stages, stop).await {
             Ok(report) => runs.push(PublishedRun { source, report }),
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                failed.push(format!("the run of {source}: {error:#}"));
+                failures.push(format!("the run of {source}: {error:#}"));
             }
         }
         if stop.is_cancelled() {
             break;
         }
     }
-    let failed = (!failed.is_empty()).then(|| anyhow!(failed.join("; ")));
-    Ok((runs, failed))
+    let failure = (!failures.is_empty()).then(|| anyhow!(failures.join("; ")));
+    Ok((runs, failure))
 }
 
-/// Requested jobs by source; no jobs stand for all.
-fn requests(
+/// Builds the requested jobs by source; an empty list means all jobs.
+fn build_requests(
     args: &BatchRunArgs,
     context: &Context,
 ) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
     if args.jobs.is_empty() {
         return Ok(Source::LOGGED.map(|source| (source, Vec::new())).into());
     }
-    let catalog = Installation::catalog_of(context.settings())?;
+    let catalog = Installation::load_catalog_from(context.settings())?;
     let mut requests: BTreeMap<Source, Vec<String>> = BTreeMap::new();
     for name in &args.jobs {
         let Some((_, source)) = catalog.names().find(|(known, _)| known == name) else {
             let known: Vec<&str> = catalog.names().map(|(name, _)| name).collect();
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "--job {name}: unknown job; known jobs: {}",
                 known.join(", ")
             )));
@@ -154,7 +154,7 @@ fn requests(
 }
 
 /// Removes sources whose log is empty. If all are, plays remain, and their run reports it.
-async fn with_events(
+async fn drop_empty_sources(
     batch: &Batch,
     requests: BTreeMap<Source, Vec<String>>,
 ) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
@@ -170,7 +170,7 @@ async fn with_events(
     Ok(remaining)
 }
 
-fn text_of(run: &PublishedRun) -> String {
+fn format_run(run: &PublishedRun) -> String {
     let report = &run.report;
     let seconds: f64 = report.seconds.0.iter().map(|(_, seconds)| seconds).sum();
     let mut text = format!(
@@ -189,16 +189,16 @@ fn text_of(run: &PublishedRun) -> String {
         .map(|(stage, seconds)| format!("{stage} {seconds:.2} s"))
         .collect();
     text.push_str(&format!("  {}\n", stages.join(", ")));
-    text.push_str(&drift_of(&report.drift));
+    text.push_str(&format_drift(&report.drift));
     for warning in &report.warnings {
         text.push_str(&format!("  warning: {warning}\n"));
     }
     text
 }
 
-fn drift_of(drift: &Drift) -> String {
+fn format_drift(drift: &Drift) -> String {
     let mut text = match (&drift.unknown, drift.total) {
-        (Some(why), _) => format!("  drift unknown: {why}\n"),
+        (Some(reason), _) => format!("  drift unknown: {reason}\n"),
         // A run of single jobs does not compare.
         (None, None) => String::new(),
         (None, Some(0)) if !drift.is_lower_bound => {
@@ -221,7 +221,7 @@ fn drift_of(drift: &Drift) -> String {
     };
     for view in drift.views.iter().filter(|view| view.keys > 0) {
         let causes = view.causes.iter();
-        let causes = causes.map(|(cause, events)| format!("{events} {}", why(*cause)));
+        let causes = causes.map(|(cause, events)| format!("{events} {}", describe_cause(*cause)));
         let causes: Vec<String> = causes.collect();
         text.push_str(&format!("    {}: {}\n", view.job, causes.join(", ")));
     }
@@ -233,14 +233,14 @@ fn drift_of(drift: &Drift) -> String {
             live,
             cause,
         } = key;
-        let cause = why(*cause);
+        let cause = describe_cause(*cause);
         text.push_str(&format!("    {job} {key}: {batch}, live {live}: {cause}\n"));
     }
     text
 }
 
 /// Describes a cause.
-const fn why(cause: Cause) -> &'static str {
+const fn describe_cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Duplicate => "counted twice: the event was repeated after the deduplication window",
         Cause::OtherPartition => "counted twice: the event was repeated in another partition",
@@ -266,8 +266,8 @@ struct RunEntry {
 }
 
 impl RunEntry {
-    fn new(source: Source, story: RunDetails, newest: u64) -> Self {
-        let (reason, to_do) = story
+    fn new(source: Source, details: RunDetails, newest: u64) -> Self {
+        let (reason, to_do) = details
             .unpublished_reason(newest)
             .map_or((None, None), |outcome| {
                 (Some(outcome.reason), outcome.to_do)
@@ -276,25 +276,25 @@ impl RunEntry {
             reason,
             to_do,
             source,
-            epoch: story.run.epoch,
-            state: story.run.state.name(),
-            started_at: format_timestamp_ms(story.started_at_ms),
-            ended_at: story.ended_at_ms.map(format_timestamp_ms),
-            cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
-            report: story.report,
+            epoch: details.run.epoch,
+            state: details.run.state.name(),
+            started_at: format_timestamp_ms(details.started_at_ms),
+            ended_at: details.ended_at_ms.map(format_timestamp_ms),
+            cuts: details.run.cuts.iter().map(|cut| cut.next_offset).collect(),
+            report: details.report,
         }
     }
 
-    /// The reason as the last column, and the remedy on a second line.
-    fn why(&self) -> String {
-        let reason = self.reason.as_deref().map(one_line);
+    /// Formats the reason as the last column, and the remedy on a second line.
+    fn format_reason(&self) -> String {
+        let reason = self.reason.as_deref().map(join_lines);
         let reason = reason.map_or_else(String::new, |reason| format!("  {reason}"));
         let to_do = self.to_do.as_deref();
         let to_do = to_do.map_or_else(String::new, |to_do| format!("\n        to do: {to_do}"));
         reason + &to_do
     }
 
-    fn line(&self) -> String {
+    fn format_line(&self) -> String {
         let count = |name: &str| {
             self.report
                 .get(name)
@@ -309,7 +309,7 @@ impl RunEntry {
             self.ended_at.as_deref().unwrap_or("-"),
             count("rows_read"),
             count("rows_written"),
-            self.why(),
+            self.format_reason(),
         )
     }
 }
@@ -321,13 +321,13 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
     for candidate in Source::LOGGED {
         if source.is_none_or(|source| source == candidate) {
             let views = &installation.stores().views;
-            let stories = views.list_run_details(candidate, None, limit).await?;
-            let newest = views.runs(candidate).await?.runs.newest();
-            let stories = stories.into_iter();
-            runs.extend(stories.map(|story| RunEntry::new(candidate, story, newest)));
+            let all_details = views.list_run_details(candidate, None, limit).await?;
+            let newest = views.runs(candidate).await?.runs.newest_complete();
+            let all_details = all_details.into_iter();
+            runs.extend(all_details.map(|details| RunEntry::new(candidate, details, newest)));
         }
     }
-    context.output().result(&runs, |runs| {
+    context.output().print_result(&runs, |runs| {
         if runs.is_empty() {
             return "no runs yet; `backstitch batch run` starts one".to_owned();
         }
@@ -335,14 +335,15 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
             "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}  reason\n",
             "run", "source", "state", "started", "ended", "read", "written"
         );
-        runs.iter().fold(head, |text, run| text + &run.line())
+        runs.iter()
+            .fold(head, |text, run| text + &run.format_line())
     })
 }
 
-/// The only source with runs.
+/// Returns the only source with runs.
 ///
 /// # Errors
-/// [`crate::failure::Usage`] if several sources have runs.
+/// [`crate::failure::UsageError`] if several sources have runs.
 async fn only_source_with_runs(installation: &Installation) -> anyhow::Result<Source> {
     let mut sources = Vec::new();
     for source in Source::LOGGED {
@@ -353,10 +354,10 @@ async fn only_source_with_runs(installation: &Installation) -> anyhow::Result<So
     }
     match sources.as_slice() {
         [] => anyhow::bail!("there are no batch runs yet; `backstitch batch run` starts one"),
-        [only] => Ok(*only),
+        [source] => Ok(*source),
         several => {
             let names: Vec<&str> = several.iter().map(|source| source.name()).collect();
-            Err(usage(format!(
+            Err(usage_error(format!(
                 "several sources have runs: {}; choose one with --source",
                 names.join(", ")
             )))
@@ -370,13 +371,13 @@ async fn show(context: &Context, run: u64, source: Option<Source>) -> anyhow::Re
         Some(source) => source,
         None => only_source_with_runs(&installation).await?,
     };
-    let story = installation.stores().views.run_details(source, run).await?;
-    let Some(story) = story else {
+    let details = installation.stores().views.run_details(source, run).await?;
+    let Some(details) = details else {
         anyhow::bail!("there is no run {run} of {source}; `backstitch batch list` shows the runs");
     };
-    let newest = installation.stores().views.runs(source).await?;
-    let shown = RunEntry::new(source, story, newest.runs.newest());
-    context.output().result(&shown, |shown| {
-        serde_json::to_string_pretty(shown).unwrap_or_default()
+    let records = installation.stores().views.runs(source).await?;
+    let entry = RunEntry::new(source, details, records.runs.newest_complete());
+    context.output().print_result(&entry, |entry| {
+        serde_json::to_string_pretty(entry).unwrap_or_default()
     })
 }

@@ -14,80 +14,81 @@ use stores::views::PartitionQuery;
 use super::Context;
 use crate::installation::Installation;
 
-/// Less free space than this is a fault.
+/// Minimum free space; less is a fault.
 const SPARE_BYTES_MIN: u64 = 1024 * 1024 * 1024;
-/// Reads per partition of the log.
-const PROBES: i64 = 16;
-const PROBE: FetchLimit = FetchLimit {
+const PROBES_PER_PARTITION: i64 = 16;
+const PROBE_LIMIT: FetchLimit = FetchLimit {
     records: 100,
     bytes: 4 * 1024 * 1024,
 };
 
 /// Result of one check.
 #[derive(Debug, Serialize)]
-struct Finding {
-    what: String,
+struct CheckResult {
+    #[serde(rename = "what")]
+    subject: String,
     ok: bool,
     /// The check passed, but a change is recommended.
     warning: bool,
-    says: String,
+    #[serde(rename = "says")]
+    message: String,
 }
 
 /// Results of all checks.
 #[derive(Debug, Default, Serialize)]
-struct Findings {
+struct CheckResults {
     ok: bool,
-    checks: Vec<Finding>,
+    checks: Vec<CheckResult>,
 }
 
-impl Findings {
-    fn note(&mut self, what: impl Into<String>, found: anyhow::Result<String>) {
-        self.checks.push(Finding {
-            what: what.into(),
-            ok: found.is_ok(),
+impl CheckResults {
+    fn add(&mut self, subject: impl Into<String>, result: anyhow::Result<String>) {
+        self.checks.push(CheckResult {
+            subject: subject.into(),
+            ok: result.is_ok(),
             warning: false,
-            says: found.unwrap_or_else(|error| format!("{error:#}")),
+            message: result.unwrap_or_else(|error| format!("{error:#}")),
         });
     }
 
-    fn warn(&mut self, what: impl Into<String>, says: String) {
-        self.checks.push(Finding {
-            what: what.into(),
+    fn add_warning(&mut self, subject: impl Into<String>, message: String) {
+        self.checks.push(CheckResult {
+            subject: subject.into(),
             ok: true,
             warning: true,
-            says,
+            message,
         });
     }
 }
 
 /// Runs the command.
 pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
-    let options = context.settings().stores();
+    let options = context.settings().stores_options();
     let folder = options.folder();
-    let mut findings = Findings::default();
+    let mut results = CheckResults::default();
     if options.has_embedded() {
-        findings.note("data folder", can_write(&folder));
-        if let Some(says) = readable_by_others(&options.data_dir, &folder) {
-            findings.warn("data folder's permissions", says);
+        results.add("data folder", check_folder_writable(&folder));
+        if let Some(message) = describe_wide_permissions(&options.data_dir, &folder) {
+            results.add_warning("data folder's permissions", message);
         }
-        findings.note("spare disk", free_space(&folder));
+        results.add("spare disk", check_free_space(&folder));
     }
     let mut are_servers_ok = true;
     for server in options.servers()? {
-        let found = server_check(&*server).await;
-        are_servers_ok &= found.is_ok();
-        findings.note(server.name(), found);
+        let result = check_server(&*server).await;
+        are_servers_ok &= result.is_ok();
+        results.add(server.name(), result);
     }
     // A faulty server would only make the checks of its stores fail, too.
     if are_servers_ok {
         match Installation::open_existing(context.settings()).await {
-            Ok(installation) => stores(&installation, &mut findings).await,
-            Err(error) => findings.note("stores", Err(error)),
+            Ok(installation) => check_stores(&installation, &mut results).await,
+            Err(error) => results.add("stores", Err(error)),
         }
     }
-    findings.ok = findings.checks.iter().all(|check| check.ok);
-    context.output().result(&findings, |findings| {
-        findings
+    results.ok = results.checks.iter().all(|check| check.ok);
+    context.output().print_result(&results, |results| {
+        results
             .checks
             .iter()
             .map(|check| {
@@ -96,50 +97,56 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
                     (true, true) => "WARN ",
                     (false, _) => "WRONG",
                 };
-                format!("{mark}  {}: {}\n", check.what, check.says)
+                format!("{mark}  {}: {}\n", check.subject, check.message)
             })
             .collect()
     })?;
-    let wrong: Vec<&str> = findings
+    let failed: Vec<&str> = results
         .checks
         .iter()
         .filter(|check| !check.ok)
-        .map(|check| check.what.as_str())
+        .map(|check| check.subject.as_str())
         .collect();
-    anyhow::ensure!(wrong.is_empty(), "failed checks: {}", wrong.join(", "));
+    anyhow::ensure!(failed.is_empty(), "failed checks: {}", failed.join(", "));
     Ok(())
 }
 
-async fn stores(installation: &Installation, findings: &mut Findings) {
+async fn check_stores(installation: &Installation, results: &mut CheckResults) {
     for source in Source::ALL {
         let topic = source.dead_letter_topic();
-        findings.note(format!("log {topic}"), log(installation, topic).await);
+        results.add(format!("log {topic}"), check_log(installation, topic).await);
     }
     for source in Source::LOGGED {
         let topic = source.topic();
-        findings.note(format!("log {topic}"), log(installation, topic).await);
-        findings.note(format!("live {source}"), live(installation, source).await);
-        findings.note(format!("views {source}"), views(installation, source).await);
+        results.add(format!("log {topic}"), check_log(installation, topic).await);
+        results.add(
+            format!("live {source}"),
+            check_live_state(installation, source).await,
+        );
+        results.add(
+            format!("views {source}"),
+            check_views(installation, source).await,
+        );
     }
-    findings.note("archive", archive(installation).await);
-    findings.note("entity store", entities(installation).await);
+    results.add("archive", check_archive(installation).await);
+    results.add("entity store", check_entity_store(installation).await);
     for source in Source::LOGGED {
         if source.kind() == SourceKind::Events {
-            let found = archived_events(installation, source).await;
-            findings.note(format!("archive {source}"), found);
+            let result = check_archived_events(installation, source).await;
+            results.add(format!("archive {source}"), result);
         }
     }
 }
 
 /// Checks the configuration of a server.
-async fn server_check(server: &dyn Server) -> anyhow::Result<String> {
+async fn check_server(server: &dyn Server) -> anyhow::Result<String> {
     let diagnostics = server.diagnostics().await?;
     anyhow::ensure!(diagnostics.is_empty(), "{}", diagnostics.join("; "));
     Ok("answers, and is set up correctly".to_owned())
 }
 
 /// Writes a file to the folder and reads it back.
-fn can_write(folder: &Path) -> anyhow::Result<String> {
+fn check_folder_writable(folder: &Path) -> anyhow::Result<String> {
     anyhow::ensure!(
         folder.is_dir() || !folder.exists(),
         "{} is not a folder; name another with --data-dir",
@@ -156,14 +163,14 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
         file.as_file().sync_all()?;
         std::fs::read(file.path())
     };
-    let read = probe().map_err(|error| {
+    let bytes = probe().map_err(|error| {
         anyhow::anyhow!(
             "{} is not writable: {error}; change its permissions, or name another with --data-dir",
             folder.display()
         )
     })?;
     anyhow::ensure!(
-        read == b"probe",
+        bytes == b"probe",
         "{} returns other bytes than were written",
         folder.display()
     );
@@ -185,21 +192,21 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
 }
 
 /// Returns a warning if other users of this machine can read a folder in the data folder.
-fn readable_by_others(data_dir: &Path, folder: &Path) -> Option<String> {
+fn describe_wide_permissions(data_dir: &Path, folder: &Path) -> Option<String> {
     let mode = |path: &Path| Some(std::fs::metadata(path).ok()?.permissions().mode() & 0o777);
-    let is_wide = |path: &Path| mode(path).is_some_and(|mode| mode & 0o077 != 0);
-    let wide = mode(folder).filter(|_| is_wide(data_dir) && is_wide(folder))?;
+    let is_shared = |path: &Path| mode(path).is_some_and(|mode| mode & 0o077 != 0);
+    let folder_mode = mode(folder).filter(|_| is_shared(data_dir) && is_shared(folder))?;
     Some(format!(
-        "{} has the mode {wide:o}: other users of this machine can read events, keys' digests and the list of erasures; \
+        "{} has the mode {folder_mode:o}: other users of this machine can read events, keys' digests and the list of erasures; \
          run `chmod -R go= {}`",
         folder.display(),
         folder.display()
     ))
 }
 
-fn free_space(folder: &Path) -> anyhow::Result<String> {
-    let found = rustix::fs::statvfs(folder)?;
-    let bytes = found.f_bavail.saturating_mul(found.f_frsize);
+fn check_free_space(folder: &Path) -> anyhow::Result<String> {
+    let file_system = rustix::fs::statvfs(folder)?;
+    let bytes = file_system.f_bavail.saturating_mul(file_system.f_frsize);
     let mebibytes = bytes / (1024 * 1024);
     anyhow::ensure!(
         bytes >= SPARE_BYTES_MIN,
@@ -209,7 +216,7 @@ fn free_space(folder: &Path) -> anyhow::Result<String> {
 }
 
 /// Reads samples of each partition; the store verifies their checksums.
-async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String> {
+async fn check_log(installation: &Installation, topic: &str) -> anyhow::Result<String> {
     let log = &installation.stores().log;
     let spans = log.spans(topic).await?;
     let mut records = 0;
@@ -219,10 +226,10 @@ async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String>
             "partition {partition} begins at {start} and ends at {end}"
         );
         records += end - start;
-        let step = ((end - start) / PROBES).max(1);
+        let step = ((end - start) / PROBES_PER_PARTITION).max(1);
         let mut next = start;
         while next < end {
-            let fetched = log.fetch(topic, partition, next, PROBE).await?;
+            let fetched = log.fetch(topic, partition, next, PROBE_LIMIT).await?;
             anyhow::ensure!(
                 fetched.next_offset > next,
                 "partition {partition} has no records at offset {next}, but ends at {end}"
@@ -230,43 +237,43 @@ async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String>
             next = fetched.next_offset.max(next + step);
         }
         if start < end {
-            log.fetch(topic, partition, end - 1, PROBE).await?;
+            log.fetch(topic, partition, end - 1, PROBE_LIMIT).await?;
         }
     }
     Ok(format!("{} partitions, {records} records", spans.len()))
 }
 
 /// Checks that partition states match the run records and the log.
-async fn live(installation: &Installation, source: Source) -> anyhow::Result<String> {
+async fn check_live_state(installation: &Installation, source: Source) -> anyhow::Result<String> {
     let stores = installation.stores();
     let spans = stores.log.spans(source.topic()).await?;
     let partitions = u32::try_from(spans.len())?;
     // The order matters: partition states before runs, as readers do.
-    let slots = stores.live.partition_states(source, 0..partitions).await?;
+    let states = stores.live.partition_states(source, 0..partitions).await?;
     let runs = stores.views.runs(source).await?.runs;
-    let newest = runs.newest();
-    let mut behind = 0;
+    let newest = runs.newest_complete();
+    let mut lag = 0;
     let mut missing = 0;
-    for ((partition, number), (slot, span)) in (0..).zip(0..).zip(slots.iter().zip(&spans)) {
-        let Some(slot) = slot else {
+    for ((partition, number), (state, span)) in (0..).zip(0..).zip(states.iter().zip(&spans)) {
+        let Some(state) = state else {
             missing += 1;
             let cut = runs.cut(newest, partition).map_or(0, |cut| cut.next_offset);
-            behind += span.end.saturating_sub(cut).max(0);
+            lag += span.end.saturating_sub(cut).max(0);
             continue;
         };
-        if let Some(last) = slot.position.last {
-            let known = verify_log_identity(&*stores.log, source.topic(), number, last).await?;
-            known.map_err(|other| {
+        if let Some(last) = state.position.last {
+            let identity = verify_log_identity(&*stores.log, source.topic(), number, last).await?;
+            identity.map_err(|error| {
                 anyhow::anyhow!(
-                    "the live state of partition {partition} belongs to another log: {other}. {LOST_REMEDY}"
+                    "the live state of partition {partition} belongs to another log: {error}. {LOST_REMEDY}"
                 )
             })?;
         }
         anyhow::ensure!(
-            !needs_rebuild(slot, partition, &runs),
+            !needs_rebuild(state, partition, &runs),
             "the live state of partition {partition} does not match the newest batch run; start the speed layer, which rebuilds it"
         );
-        let next = slot.position.next_offset;
+        let next = state.position.next_offset;
         anyhow::ensure!(
             next <= span.end,
             "the live state of partition {partition} is at offset {next}, but the log ends at {}: the log was lost or recreated. {LOST_REMEDY}",
@@ -277,26 +284,26 @@ async fn live(installation: &Installation, source: Source) -> anyhow::Result<Str
             "the live state of partition {partition} is at offset {next}, but the log begins at {}: records in between are deleted",
             span.start
         );
-        behind += span.end - next;
+        lag += span.end - next;
     }
     Ok(format!(
-        "{} partitions, {missing} without live state, {behind} events behind the log",
+        "{} partitions, {missing} without live state, {lag} events behind the log",
         partitions
     ))
 }
 
 /// Reads every table, and checks that the log contains the cuts of all runs.
-async fn views(installation: &Installation, source: Source) -> anyhow::Result<String> {
+async fn check_views(installation: &Installation, source: Source) -> anyhow::Result<String> {
     let stores = installation.stores();
-    let seen = stores.views.runs(source).await?;
+    let run_records = stores.views.runs(source).await?;
     let spans = stores.log.spans(source.topic()).await?;
     anyhow::ensure!(
-        spans.len() >= seen.runs.partitions(),
+        spans.len() >= run_records.runs.partition_count(),
         "a run has cuts in {} partitions, but the log has {}: the log was lost. {LOST_REMEDY}",
-        seen.runs.partitions(),
+        run_records.runs.partition_count(),
         spans.len()
     );
-    for run in seen.runs.iter() {
+    for run in run_records.runs.iter() {
         for (partition, (cut, span)) in run.cuts.iter().zip(&spans).enumerate() {
             anyhow::ensure!(
                 cut.next_offset <= span.end,
@@ -307,14 +314,14 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
             );
         }
     }
-    let catalog = installation.catalog()?;
+    let catalog = installation.load_catalog()?;
     let mut views = 0;
     for job in catalog.jobs().iter().filter(|job| job.source() == source) {
-        let nothing = PartitionQuery {
+        let empty_query = PartitionQuery {
             partition: vec![0; 8],
             range: (Vec::new(), None),
         };
-        stores.views.rows(job.view(), &[nothing]).await?;
+        stores.views.rows(job.view(), &[empty_query]).await?;
         views += 1;
     }
     let boards = catalog.boards().iter();
@@ -324,12 +331,12 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
     }
     Ok(format!(
         "{views} views, newest complete run {}",
-        seen.runs.newest()
+        run_records.runs.newest_complete()
     ))
 }
 
 /// Reads the entity store, and counts pending notifications.
-async fn entities(installation: &Installation) -> anyhow::Result<String> {
+async fn check_entity_store(installation: &Installation) -> anyhow::Result<String> {
     let entities = &installation.stores().entities;
     entities.applications(None, 1).await?;
     let mut pending = 0;
@@ -345,7 +352,7 @@ async fn entities(installation: &Installation) -> anyhow::Result<String> {
 }
 
 /// Lists the archive, and writes, reads and deletes a file.
-async fn archive(installation: &Installation) -> anyhow::Result<String> {
+async fn check_archive(installation: &Installation) -> anyhow::Result<String> {
     let archive = &installation.stores().archive;
     let objects = archive.list("").await?.len();
     let path = format!("check/{}", uuid::Uuid::new_v4());
@@ -360,8 +367,11 @@ async fn archive(installation: &Installation) -> anyhow::Result<String> {
 }
 
 /// Checks that the archive of a source is complete and belongs to this log.
-async fn archived_events(installation: &Installation, source: Source) -> anyhow::Result<String> {
-    let batch = installation.batch(&installation.engine()?)?;
+async fn check_archived_events(
+    installation: &Installation,
+    source: Source,
+) -> anyhow::Result<String> {
+    let batch = installation.create_batch(&installation.create_engine()?)?;
     let (files, events) = batch.check_archive(source).await?;
     Ok(format!("{files} files of {events} events"))
 }

@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use super::Context;
 use crate::args::ConfigCommand;
-use crate::settings::schema;
+use crate::settings::build_schema;
 
 /// Result of `config check`.
 #[derive(Debug, Serialize)]
-struct Checked {
+struct CheckResult {
     ok: bool,
     file: Option<String>,
     settings_from_elsewhere: usize,
@@ -20,14 +20,14 @@ pub(super) fn run(command: ConfigCommand, context: &Context) -> anyhow::Result<(
     match command {
         ConfigCommand::Show => context
             .output()
-            .result(&loaded.shown()?, |shown| shown.toml()),
+            .print_result(&loaded.effective_settings()?, |settings| settings.to_toml()),
         ConfigCommand::Check => {
-            let checked = Checked {
+            let checked = CheckResult {
                 ok: true,
                 file: loaded.file.as_ref().map(|file| file.display().to_string()),
                 settings_from_elsewhere: loaded.count_set(),
             };
-            context.output().result(&checked, |checked| {
+            context.output().print_result(&checked, |checked| {
                 let file = checked.file.as_deref().unwrap_or("no file");
                 format!(
                     "the configuration is valid: {file}, {} settings differ from the defaults",
@@ -35,7 +35,7 @@ pub(super) fn run(command: ConfigCommand, context: &Context) -> anyhow::Result<(
                 )
             })
         }
-        ConfigCommand::Schema => context.output().result(&schema(), |schema| {
+        ConfigCommand::Schema => context.output().print_result(&build_schema(), |schema| {
             serde_json::to_string_pretty(schema).unwrap_or_default()
         }),
     }

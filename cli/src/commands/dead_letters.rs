@@ -18,8 +18,8 @@ pub(super) async fn run(command: &DeadLettersCommand, context: &Context) -> anyh
     let installation = Installation::open_existing(context.settings()).await?;
     match command {
         DeadLettersCommand::List { limit, filter } => {
-            let asked = DeadLetterFilter::from(filter);
-            list::list(context, &installation, asked, usize::try_from(*limit)?).await
+            let filter = DeadLetterFilter::from(filter);
+            list::list(context, &installation, filter, usize::try_from(*limit)?).await
         }
         DeadLettersCommand::Count { filter } => {
             count::count(context, &installation, DeadLetterFilter::from(filter)).await
@@ -31,7 +31,7 @@ pub(super) async fn run(command: &DeadLettersCommand, context: &Context) -> anyh
 
 /// A dead letter in the output.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct DeadLetterEntry {
     /// Its topic, partition and offset.
     id: DeadLetterId,
     /// True if the record is not a valid dead letter.
@@ -40,7 +40,7 @@ struct Shown {
     content: DeadLetter,
 }
 
-impl From<StoredDeadLetter> for Shown {
+impl From<StoredDeadLetter> for DeadLetterEntry {
     fn from(letter: StoredDeadLetter) -> Self {
         Self {
             id: letter.id,
@@ -50,7 +50,7 @@ impl From<StoredDeadLetter> for Shown {
     }
 }
 
-/// Error message for an unknown dead letter.
-fn unknown(id: DeadLetterId) -> String {
+/// Formats the error message for an unknown dead letter.
+fn unknown_dead_letter(id: DeadLetterId) -> String {
     format!("dead letter {id} does not exist; `backstitch dead-letters list` lists them")
 }

@@ -15,18 +15,17 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use crate::args::DemoArgs;
 use crate::engine::BatchEngine;
-use crate::failure::usage;
-use crate::generate::Live;
+use crate::failure::usage_error;
+use crate::generate::DemoLineGenerator;
 use crate::installation::Installation;
 use crate::output;
-use crate::roles::{self, BatchWatch, Roles, Schedule};
+use crate::roles::{self, BatchStatus, Roles, Schedule};
 
-/// A duplicate comes at most so much later than its first: well within the speed layer's window,
-/// so that live values are exact.
-const REPEATS_WITHIN_SECONDS: usize = 300;
-/// Events and rows a second with and without a comparison.
-const RATE_COMPARED: u32 = 200;
-const RATE: u32 = 20;
+/// Maximum delay of a duplicate: well within the deduplication window, so that live values are exact.
+const REPEAT_DELAY_MAX_S: usize = 300;
+/// Default events and rows per second, with and without a comparison.
+const COMPARED_RATE: u32 = 200;
+const DEFAULT_RATE: u32 = 20;
 
 /// Runs the demo until `stop`, or until its time is over.
 ///
@@ -37,25 +36,25 @@ pub(super) async fn run(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let rate = rate(args)?;
+    let rate = choose_rate(args)?;
     let mut settings = context.settings().clone();
     let mut folder = None;
     if !context.loaded().is_set("data_dir") {
-        let new = tempfile::Builder::new()
+        let temporary = tempfile::Builder::new()
             .prefix("backstitch-demo-")
             .tempdir();
-        let new = folder.insert(new.context("making a temporary folder")?);
-        settings.data_dir = new.path().to_path_buf();
+        let temporary = folder.insert(temporary.context("creating a temporary folder")?);
+        settings.data_dir = temporary.path().to_path_buf();
     }
     let installation = Installation::open(&settings).await?;
     let keys = &*installation.stores().keys;
     if keys.has_keys().await? {
-        return Err(usage(format!(
+        return Err(usage_error(format!(
             "{}: the installation has API keys, and the demo uses none; choose another folder with --data-dir",
             settings.data_dir.display()
         )));
     }
-    let outcome = Box::pin(show(args, rate, context, &installation, &stop)).await;
+    let outcome = Box::pin(run_with(args, rate, context, &installation, &stop)).await;
     drop(installation);
     if let Some(folder) = folder {
         let path = folder.path().to_path_buf();
@@ -65,15 +64,15 @@ pub(super) async fn run(
     outcome
 }
 
-/// Events and rows a second.
-fn rate(args: &DemoArgs) -> anyhow::Result<u32> {
+/// Returns the events and rows per second.
+fn choose_rate(args: &DemoArgs) -> anyhow::Result<u32> {
     let Some(seconds) = args.seconds else {
-        return Ok(args.rate.unwrap_or(RATE));
+        return Ok(args.rate.unwrap_or(DEFAULT_RATE));
     };
-    let rate = args.rate.unwrap_or(RATE_COMPARED);
+    let rate = args.rate.unwrap_or(COMPARED_RATE);
     let events = u64::from(args.history) + seconds * u64::from(rate);
     if events > EVENTS_MAX {
-        return Err(usage(format!(
+        return Err(usage_error(format!(
             "--seconds {seconds} --rate {rate}: these are {events} events, but the recount holds at most {EVENTS_MAX} in memory; lower one of them"
         )));
     }
@@ -90,7 +89,7 @@ async fn listen(args: &DemoArgs, keys: &dyn Keys) -> anyhow::Result<(TcpListener
     }
 }
 
-async fn show(
+async fn run_with(
     args: &DemoArgs,
     rate: u32,
     context: &Context,
@@ -101,61 +100,63 @@ async fn show(
     let (listener, address) = listen(args, &*stores.keys).await?;
     let mut intakes = BTreeMap::new();
     for source in Source::ALL {
-        intakes.insert(source, installation.intake(source).await?);
+        intakes.insert(source, installation.open_intake(source).await?);
     }
-    let watch = Arc::new(BatchWatch::default());
+    let status = Arc::new(BatchStatus::default());
     let setup = DemoSetup {
         address,
         stores: stores.clone(),
         intakes,
         clock: Arc::clone(installation.clock()),
-        batch: Arc::clone(&watch) as _,
+        batch: Arc::clone(&status) as _,
         seconds: args.seconds,
         rate,
         history: args.history,
         seed: args.seed,
     };
     let run = installation.clock().now_ms().unsigned_abs();
-    let repeats_within = usize::try_from(rate)?.saturating_mul(REPEATS_WITHIN_SECONDS);
-    let lines = Live::new(args.seed, run, repeats_within)?;
+    let repeat_window = usize::try_from(rate)?.saturating_mul(REPEAT_DELAY_MAX_S);
+    let lines = DemoLineGenerator::new(args.seed, run, repeat_window)?;
     let end = stop.child_token();
     let prepare = Box::pin(Demo::prepare(setup, Box::new(lines)));
     let Some(demo) = end.run_until_cancelled(prepare).await.transpose()? else {
-        return finish(args, stop);
+        return check_complete(args, stop);
     };
-    let (schedule, engine) = (schedule(args), installation.engine()?);
-    let every = schedule.every;
+    let (schedule, engine) = (build_schedule(args), installation.create_engine()?);
+    let interval = schedule.interval;
     let mut roles = Roles::new(end.clone());
-    roles.speed(installation, &engine).await?;
-    roles.batch(installation, &engine, schedule, &watch).await?;
-    roles.serving(installation, listener)?;
-    let show = async {
+    roles.start_speed(installation, &engine).await?;
+    roles
+        .start_batch(installation, &engine, schedule, &status)
+        .await?;
+    roles.start_serving(installation, listener)?;
+    let traffic = async {
         if let Some(ready) = end.run_until_cancelled(demo.wait_until_counted()).await {
             ready?;
         } else {
             return Ok(None);
         }
-        announce(context, args.seconds, rate, address, every)?;
+        announce(context, args.seconds, rate, address, interval)?;
         demo.run(&end).await
     };
-    let shown = async {
-        let shown = Box::pin(show).await;
+    let traffic = async {
+        let summary = Box::pin(traffic).await;
         end.cancel();
-        shown
+        summary
     };
-    let (served, shown) = tokio::join!(roles.join(), shown);
-    served?;
-    let summary = shown?;
-    finish(args, stop)?;
+    let (roles_result, summary) = tokio::join!(roles.join(), traffic);
+    roles_result?;
+    let summary = summary?;
+    check_complete(args, stop)?;
     let Some(summary) = summary else {
         return Ok(());
     };
-    context.output().result(&summary, Summary::text)?;
-    summary.verdict()
+    context.output().print_result(&summary, Summary::to_text)?;
+    summary.check_result()
 }
 
-/// Fails if a comparison was asked for and interrupted.
-fn finish(args: &DemoArgs, stop: &CancellationToken) -> anyhow::Result<()> {
+/// Fails if a requested comparison was interrupted.
+fn check_complete(args: &DemoArgs, stop: &CancellationToken) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.seconds.is_none() || !stop.is_cancelled(),
         "interrupted before everything was compared"
@@ -163,15 +164,15 @@ fn finish(args: &DemoArgs, stop: &CancellationToken) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn schedule(args: &DemoArgs) -> Schedule {
-    let every = match (args.batch_interval, args.seconds) {
-        (Some(every), _) => every,
+fn build_schedule(args: &DemoArgs) -> Schedule {
+    let interval = match (args.batch_interval, args.seconds) {
+        (Some(interval), _) => interval,
         (None, Some(seconds)) => Duration::from_millis((seconds * 250).clamp(500, 60_000)),
         (None, None) => Duration::from_secs(60),
     };
     Schedule {
-        first: every.min(Duration::from_secs(5)),
-        every,
+        first_delay: interval.min(Duration::from_secs(5)),
+        interval,
         engine: BatchEngine::Local,
     }
 }
@@ -181,26 +182,26 @@ fn announce(
     seconds: Option<u64>,
     rate: u32,
     address: SocketAddr,
-    batch_every: Duration,
+    batch_interval: Duration,
 ) -> anyhow::Result<()> {
     if context.output().is_json() {
         if seconds.is_some() {
             return Ok(());
         }
         let listening = serde_json::json!({ "listening": format!("http://{address}") });
-        return context.output().result(&listening, |_| String::new());
+        return context.output().print_result(&listening, |_| String::new());
     }
-    let every = batch_every.as_secs_f64();
-    let ends = match seconds {
+    let interval_s = batch_interval.as_secs_f64();
+    let end_note = match seconds {
         Some(seconds) => format!(
             "After {seconds} seconds of traffic, the demo compares its answers with a recount and exits."
         ),
         None if context.loaded().is_set("data_dir") => "Press Ctrl-C to stop.".to_owned(),
         None => "Press Ctrl-C to stop and delete the data.".to_owned(),
     };
-    output::raw(
+    output::write_stdout(
         format!(
-            "Backstitch is running: about {rate} generated events and rows a second, a batch run every {every} s.\n\
+            "Backstitch is running: about {rate} generated events and rows a second, a batch run every {interval_s} s.\n\
              \n\
              pages    http://{address}/owners/1\n         \
                       http://{address}/segments/1\n         \
@@ -216,7 +217,7 @@ fn announce(
              metrics  http://{address}/metrics\n\
              \n\
              The \"provenance\" of an answer names the layers that it comes from, and its log position.\n\
-             {ends}\n\
+             {end_note}\n\
              \n\
              Open http://{address}/\n"
         )

@@ -11,29 +11,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{EraseArgs, EraseCommand, PeopleArgs};
-use crate::failure::Differs;
+use crate::failure::UnrepairedDifferences;
 use crate::installation::Installation;
-use crate::progress::Stages;
+use crate::progress::StageBars;
 
 /// Result of the search for one person.
 #[derive(Debug, Serialize)]
-struct Searched {
+struct SearchResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     listener_id: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     athlete_id: Option<i64>,
-    /// Where the person is found; nothing if nowhere.
+    /// Places that contain the person; empty if there are none.
     found: Vec<Finding>,
     #[serde(skip)]
     person: Person,
 }
 
-impl Searched {
+impl SearchResult {
     fn new(person: Person, found: Vec<Finding>) -> Self {
-        let id_of = |kind| (person.kind == kind).then_some(person.id);
+        let id_if = |kind| (person.kind == kind).then_some(person.id);
         Self {
-            listener_id: id_of(PersonKind::Listener),
-            athlete_id: id_of(PersonKind::Athlete),
+            listener_id: id_if(PersonKind::Listener),
+            athlete_id: id_if(PersonKind::Athlete),
             found,
             person,
         }
@@ -47,7 +47,7 @@ pub(super) async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let engine = installation.engine()?;
+    let engine = installation.create_engine()?;
     let stores = installation.stores();
     let ports = ErasePorts {
         log: Arc::clone(&stores.log),
@@ -57,26 +57,30 @@ pub(super) async fn run(
         data_folder: stores.data_folder.clone(),
         partitions: context.settings().log.partitions,
     };
-    let eraser = Eraser::new(installation.batch(&engine)?, ports);
+    let eraser = Eraser::new(installation.create_batch(&engine)?, ports);
     let (is_list, is_verify, people) = match &args.command {
         Some(EraseCommand::List) => (true, false, Vec::new()),
-        Some(EraseCommand::Verify(people)) => (false, true, distinct(people)),
-        None => (args.list, args.verify, distinct(&args.people)),
+        Some(EraseCommand::Verify(people)) => (false, true, distinct_people(people)),
+        None => (args.list, args.verify, distinct_people(&args.people)),
     };
     if is_list {
         let receipts = eraser.list().await?;
-        return context.output().list(&receipts, "no erasures yet", listed);
+        return context
+            .output()
+            .print_list(&receipts, "no erasures yet", format_summary);
     }
     if is_verify {
-        let found = eraser.verify(&people).await?;
-        let searched: Vec<Searched> = found
+        let results = eraser.verify(&people).await?;
+        let results: Vec<SearchResult> = results
             .into_iter()
-            .map(|(person, found)| Searched::new(person, found))
+            .map(|(person, found)| SearchResult::new(person, found))
             .collect();
-        context.output().result(&searched, |all| verified(all))?;
-        return match searched.iter().all(|one| one.found.is_empty()) {
+        context
+            .output()
+            .print_result(&results, |results| format_results(results))?;
+        return match results.iter().all(|result| result.found.is_empty()) {
             true => Ok(()),
-            false => Err(differs(
+            false => Err(unfinished_error(
                 "a person is still found; erase that person again to remove the rest",
             )),
         };
@@ -92,12 +96,14 @@ pub(super) async fn run(
         keep_log: args.keep_log,
     };
     let receipts = eraser
-        .erase(&people, &request, &Stages::default(), &stop)
+        .erase(&people, &request, &StageBars::default(), &stop)
         .await?;
-    context.output().result(&receipts, |all| told(all))?;
+    context
+        .output()
+        .print_result(&receipts, |receipts| format_receipts(receipts))?;
     match receipts.iter().all(Receipt::is_clean) {
         true => Ok(()),
-        false => Err(differs(
+        false => Err(unfinished_error(
             "some data is not erased yet; the receipt names it and the reason",
         )),
     }
@@ -124,30 +130,34 @@ fn is_confirmed(people: &[Person]) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn differs(why: &str) -> anyhow::Error {
-    anyhow::Error::new(Differs(Some(why.to_owned())))
+fn unfinished_error(reason: &str) -> anyhow::Error {
+    anyhow::Error::new(UnrepairedDifferences(Some(reason.to_owned())))
 }
 
-/// The named people, each once.
-fn distinct(args: &PeopleArgs) -> Vec<Person> {
-    let with_kind = |kind: PersonKind, ids: &[i64]| -> Vec<Person> {
+/// Returns the named people without duplicates.
+fn distinct_people(args: &PeopleArgs) -> Vec<Person> {
+    let people_of_kind = |kind: PersonKind, ids: &[i64]| -> Vec<Person> {
         ids.iter().map(|id| Person { kind, id: *id }).collect()
     };
-    let mut people = with_kind(PersonKind::Listener, &args.listeners);
-    people.extend(with_kind(PersonKind::Athlete, &args.athletes));
+    let mut people = people_of_kind(PersonKind::Listener, &args.listeners);
+    people.extend(people_of_kind(PersonKind::Athlete, &args.athletes));
     people.sort_unstable();
     people.dedup();
     people
 }
 
-fn told(receipts: &[Receipt]) -> String {
-    receipts.iter().map(receipt).collect::<Vec<_>>().join("\n")
+fn format_receipts(receipts: &[Receipt]) -> String {
+    receipts
+        .iter()
+        .map(format_receipt)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
-/// A receipt as text.
-fn receipt(receipt: &Receipt) -> String {
+/// Formats a receipt as text.
+fn format_receipt(receipt: &Receipt) -> String {
     let state = match receipt.finished_at_ms {
-        Some(at_ms) => format!("done at {}", format_timestamp_ms(at_ms)),
+        Some(time_ms) => format!("done at {}", format_timestamp_ms(time_ms)),
         None => "not finished".to_owned(),
     };
     let mut text = format!(
@@ -173,29 +183,32 @@ fn receipt(receipt: &Receipt) -> String {
     text
 }
 
-fn listed(one: &Receipt) -> String {
-    let state = match one.finished_at_ms {
-        Some(at_ms) => format!("done at {}", format_timestamp_ms(at_ms)),
-        None => format!("not finished: {}; erase the same person again", one.step),
+fn format_summary(receipt: &Receipt) -> String {
+    let state = match receipt.finished_at_ms {
+        Some(time_ms) => format!("done at {}", format_timestamp_ms(time_ms)),
+        None => format!(
+            "not finished: {}; erase the same person again",
+            receipt.step
+        ),
     };
-    let found: u64 = one.places.iter().map(|place| place.found).sum();
+    let found: u64 = receipt.places.iter().map(|place| place.found).sum();
     format!(
         "{:>6}  {:<8}  begun at {}  found {found}  {state}",
-        one.number,
-        one.kind.name(),
-        format_timestamp_ms(one.begun_at_ms)
+        receipt.number,
+        receipt.kind.name(),
+        format_timestamp_ms(receipt.begun_at_ms)
     )
 }
 
-fn verified(searched: &[Searched]) -> String {
+fn format_results(results: &[SearchResult]) -> String {
     let mut text = String::new();
-    for one in searched {
-        let who = format!("{} {}", one.person.kind.name(), one.person.id);
-        if one.found.is_empty() {
-            text += &format!("{who}: found nowhere\n");
+    for result in results {
+        let person = format!("{} {}", result.person.kind.name(), result.person.id);
+        if result.found.is_empty() {
+            text += &format!("{person}: found nowhere\n");
         }
-        for Finding { found, place, at } in &one.found {
-            text += &format!("{who}: {found} in {place} {at}\n");
+        for Finding { found, place, at } in &result.found {
+            text += &format!("{person}: {found} in {place} {at}\n");
         }
     }
     text

@@ -9,40 +9,40 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use crate::args::{ExecutorArgs, SchedulerArgs};
 use crate::ballista::BatchWorker;
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::installation::{self, Installation};
 
 /// Time limit of the connection to the scheduler's own advertised address.
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Distributes tasks of batch runs to executors until `stop`.
-pub(super) async fn scheduler(
+pub(super) async fn run_scheduler(
     args: &SchedulerArgs,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let at = resolve(&args.listen).await?;
+    let address = resolve_address(&args.listen).await?;
     let host = match &args.advertise {
         Some(host) => host.clone(),
-        None if at.ip().is_unspecified() => {
-            return Err(usage(format!(
+        None if address.ip().is_unspecified() => {
+            return Err(usage_error(format!(
                 "--listen {}: name the host under which executors reach this machine with --advertise HOST",
                 args.listen
             )));
         }
-        None => match at.ip() {
+        None => match address.ip() {
             std::net::IpAddr::V4(ip) => ip.to_string(),
             std::net::IpAddr::V6(ip) => format!("[{ip}]"),
         },
     };
-    let listener = TcpListener::bind(at).await.map_err(|error| {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
         let listen = &args.listen;
         anyhow::anyhow!("--listen {listen}: {error}; choose another port, or 0 for a free one")
     })?;
-    let at = listener.local_addr()?;
-    warn_if_exposed(at);
-    warn_if_unreachable(&host, at.port()).await;
-    context.announce("scheduler ", at.to_string())?;
+    let address = listener.local_addr()?;
+    warn_if_exposed(address);
+    warn_if_unreachable(&host, address.port()).await;
+    context.announce("scheduler ", address.to_string())?;
     let options = scale::SchedulerOptions {
         listener,
         host,
@@ -52,24 +52,27 @@ pub(super) async fn scheduler(
 }
 
 /// Runs tasks of batch runs until `stop`.
-pub(super) async fn executor(
+pub(super) async fn run_executor(
     args: &ExecutorArgs,
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let scheduler = args.scheduler.parse::<scale::Address>();
-    let scheduler = scheduler.map_err(|error| usage(format!("--scheduler: {error}")))?;
-    let listen = resolve(&args.listen).await?;
+    let scheduler = scheduler.map_err(|error| usage_error(format!("--scheduler: {error}")))?;
+    let listen = resolve_address(&args.listen).await?;
     let mut settings = context.settings().clone();
     if let Some(threads) = args.threads {
         settings.query.threads = threads;
     }
-    let (archive, stores) = (installation::archive(&settings)?, settings.stores());
-    let engine = installation::engine(&settings)?;
+    let (archive, stores) = (
+        installation::open_archive(&settings)?,
+        settings.stores_options(),
+    );
+    let engine = installation::create_engine(&settings)?;
     // The engine deletes it.
-    let folder = engine.scratch_folder()?;
-    let name = installation::holder();
-    let catalog = Installation::catalog_of(&settings)?;
+    let folder = engine.create_scratch_folder()?;
+    let name = installation::lease_holder();
+    let catalog = Installation::load_catalog_from(&settings)?;
     let worker = batch::Worker::new(archive, stores, catalog, engine, name);
     let executor = scale::Executor::new(scale::ExecutorOptions {
         scheduler,
@@ -87,23 +90,25 @@ pub(super) async fn executor(
 }
 
 /// Resolves the address to listen on.
-async fn resolve(listen: &str) -> anyhow::Result<SocketAddr> {
-    let wrong = |why: String| {
-        usage(format!(
-            "--listen {listen}: {why}; expected address and port, such as 127.0.0.1:50050"
+async fn resolve_address(listen: &str) -> anyhow::Result<SocketAddr> {
+    let invalid_address = |reason: String| {
+        usage_error(format!(
+            "--listen {listen}: {reason}; expected address and port, such as 127.0.0.1:50050"
         ))
     };
-    let mut found = tokio::net::lookup_host(listen)
+    let mut addresses = tokio::net::lookup_host(listen)
         .await
-        .map_err(|error| wrong(error.to_string()))?;
-    found.next().ok_or_else(|| wrong("unknown host".to_owned()))
+        .map_err(|error| invalid_address(error.to_string()))?;
+    addresses
+        .next()
+        .ok_or_else(|| invalid_address("unknown host".to_owned()))
 }
 
 /// Warns if other machines can reach a port that has no authentication.
-fn warn_if_exposed(at: SocketAddr) {
-    if !at.ip().is_loopback() {
+fn warn_if_exposed(address: SocketAddr) {
+    if !address.ip().is_loopback() {
         tracing::warn!(
-            %at,
+            %address,
             "other machines can reach this port, which has no authentication; restrict access to the machines of this installation"
         );
     }
@@ -112,15 +117,15 @@ fn warn_if_exposed(at: SocketAddr) {
 /// Warns if the scheduler's advertised address is unreachable: executors would receive tasks, but could not report results.
 async fn warn_if_unreachable(host: &str, port: u16) {
     let address = format!("{host}:{port}");
-    let connecting = tokio::net::TcpStream::connect(&address);
-    let why = match tokio::time::timeout(SELF_CHECK_TIMEOUT, connecting).await {
+    let connect = tokio::net::TcpStream::connect(&address);
+    let reason = match tokio::time::timeout(SELF_CHECK_TIMEOUT, connect).await {
         Ok(Ok(_)) => return,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "no answer".to_owned(),
+        Err(_) => "no response".to_owned(),
     };
     tracing::warn!(
         address,
-        why,
+        reason,
         "the advertised address of this scheduler is unreachable from this machine; executors that cannot reach it never finish a task; name another host with --advertise"
     );
 }

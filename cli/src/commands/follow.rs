@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::FollowArgs;
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::installation::Installation;
-use crate::progress::Stages;
+use crate::progress::StageBars;
 
 /// Reports by source.
 type Reports = BTreeMap<&'static str, Value>;
@@ -24,26 +24,26 @@ pub(super) async fn speed(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let sources = args.sources();
-    if let Some(other) = sources
+    if let Some(unlogged) = sources
         .iter()
         .find(|source| !Source::LOGGED.contains(source))
     {
-        return Err(usage(format!(
-            "--source {other}: this source has no log to follow; omit it, its rows are read with the efforts or by lookup"
+        return Err(usage_error(format!(
+            "--source {unlogged}: this source has no log to follow; omit it, its rows are read with the efforts or by lookup"
         )));
     }
     let installation = Installation::open(context.settings()).await?;
-    let engine = installation.engine()?;
+    let engine = installation.create_engine()?;
     let mut tasks = JoinSet::new();
     for source in sources {
-        let speed = installation.speed(&engine, source).await?;
+        let speed = installation.create_speed(&engine, source).await?;
         let (until_caught_up, stop) = (args.until_caught_up, stop.clone());
         tasks.spawn(async move {
             let report = speed.run(until_caught_up, stop).await?;
             anyhow::Ok((source.name(), serde_json::to_value(report)?))
         });
     }
-    join(tasks, args, context, &stop).await
+    join_tasks(tasks, args, context, &stop).await
 }
 
 /// Runs the archiver until `stop`, or until it has caught up.
@@ -53,7 +53,7 @@ pub(super) async fn archive(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let installation = Installation::open(context.settings()).await?;
-    let batch = std::sync::Arc::new(installation.batch(&installation.engine()?)?);
+    let batch = std::sync::Arc::new(installation.create_batch(&installation.create_engine()?)?);
     let mut tasks = JoinSet::new();
     for source in sources_of_kind(args, SourceKind::Events)? {
         let batch = std::sync::Arc::clone(&batch);
@@ -63,7 +63,7 @@ pub(super) async fn archive(
             anyhow::Ok((source.name(), serde_json::to_value(report)?))
         });
     }
-    join(tasks, args, context, &stop).await
+    join_tasks(tasks, args, context, &stop).await
 }
 
 /// Takes one snapshot of each source.
@@ -74,23 +74,23 @@ pub(super) async fn snapshot(
 ) -> anyhow::Result<()> {
     let sources = sources_of_kind(args, SourceKind::Entities)?;
     let installation = Installation::open(context.settings()).await?;
-    let batch = installation.batch(&installation.engine()?)?;
+    let batch = installation.create_batch(&installation.create_engine()?)?;
     let mut reports = Reports::new();
     for source in sources {
-        let report = batch.snapshot(source, &Stages::default(), &stop).await?;
+        let report = batch.snapshot(source, &StageBars::default(), &stop).await?;
         reports.insert(source.name(), serde_json::to_value(report)?);
     }
-    print(context, &reports)
+    print_reports(context, &reports)
 }
 
-/// The named sources, all of which must be of a kind, or all sources of that kind.
+/// Returns the named sources, all of which must be of the kind, or all sources of the kind.
 fn sources_of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<Source>> {
-    let (fit, other): (Vec<_>, Vec<_>) = args
+    let (of_kind, others): (Vec<_>, Vec<_>) = args
         .sources()
         .into_iter()
         .partition(|source| Source::LOGGED.contains(source) && source.kind() == kind);
-    match (args.sources.is_empty(), other.first()) {
-        (false, Some(other)) => Err(usage(format!(
+    match (args.sources.is_empty(), others.first()) {
+        (false, Some(other)) => Err(usage_error(format!(
             "--source {other}: {}",
             match kind {
                 SourceKind::Events =>
@@ -99,34 +99,34 @@ fn sources_of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<So
                     "this source has no snapshot; `backstitch archive` copies events",
             }
         ))),
-        _ => Ok(fit),
+        _ => Ok(of_kind),
     }
 }
 
 /// Waits for all tasks and prints their reports. A failure stops the others.
-async fn join(
+async fn join_tasks(
     mut tasks: JoinSet<anyhow::Result<(&'static str, Value)>>,
     args: &FollowArgs,
     context: &Context,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let mut reports = Reports::new();
-    let mut failed = None;
-    while let Some(ended) = tasks.join_next().await {
-        match ended.unwrap_or_else(|error| Err(error.into())) {
+    let mut failure = None;
+    while let Some(result) = tasks.join_next().await {
+        match result.unwrap_or_else(|error| Err(error.into())) {
             Ok((source, report)) => {
                 reports.insert(source, report);
             }
             Err(error) => {
                 stop.cancel();
-                failed.get_or_insert(error);
+                failure.get_or_insert(error);
             }
         }
     }
-    if let Some(error) = failed {
+    if let Some(error) = failure {
         return Err(error);
     }
-    print(context, &reports)?;
+    print_reports(context, &reports)?;
     anyhow::ensure!(
         !(args.until_caught_up && stop.is_cancelled()),
         "interrupted before the end of the log; run the command again to continue"
@@ -134,17 +134,17 @@ async fn join(
     Ok(())
 }
 
-fn print(context: &Context, reports: &Reports) -> anyhow::Result<()> {
-    context.output().result(reports, |reports| {
+fn print_reports(context: &Context, reports: &Reports) -> anyhow::Result<()> {
+    context.output().print_result(reports, |reports| {
         reports
             .iter()
-            .map(|(source, report)| format!("{source}: {}\n", fields_line(report)))
+            .map(|(source, report)| format!("{source}: {}\n", format_fields(report)))
             .collect()
     })
 }
 
 /// Formats the fields of a report on one line.
-fn fields_line(report: &(impl Serialize + ?Sized)) -> String {
+fn format_fields(report: &(impl Serialize + ?Sized)) -> String {
     let Ok(Value::Object(fields)) = serde_json::to_value(report) else {
         return String::new();
     };

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::GenerateArgs;
-use crate::generate::{Written, generate};
+use crate::generate::{WriteReport, generate};
 use crate::progress;
 
 /// Runs the command.
@@ -18,7 +18,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let to = args.output.clone();
     let work = move || {
-        let bar = progress::items("generating", args.rows);
+        let bar = progress::start_item_bar("generating", args.rows);
         let written = generate(&args, &bar, &stop);
         bar.finish_and_clear();
         written
@@ -29,15 +29,17 @@ pub(super) async fn run(
     if to == Path::new("-") {
         return Ok(());
     }
-    context.output().result(&written, |written: &Written| {
-        format!(
-            "{} rows written to {}: {} duplicates, {} of them edits; {} late, {} malformed",
-            written.rows,
-            to.display(),
-            written.duplicates,
-            written.edits,
-            written.late,
-            written.malformed
-        )
-    })
+    context
+        .output()
+        .print_result(&written, |written: &WriteReport| {
+            format!(
+                "{} rows written to {}: {} duplicates, {} of them edits; {} late, {} malformed",
+                written.rows,
+                to.display(),
+                written.duplicates,
+                written.edits,
+                written.late,
+                written.malformed
+            )
+        })
 }

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::IngestArgs;
-use crate::failure::usage;
-use crate::ingest::{Input, Report, backfill, ingest};
+use crate::failure::usage_error;
+use crate::ingest::{IngestReport, Input, backfill, ingest};
 use crate::installation::Installation;
 
 /// Runs `ingest`. It opens all inputs before it ingests any.
@@ -22,9 +22,9 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let inputs = open_inputs(args)?;
     let installation = Installation::open(context.settings()).await?;
-    let intake = installation.intake(args.source).await?;
+    let intake = installation.open_intake(args.source).await?;
     let intake = intake.with_stop(stop.clone());
-    let mut report = Report::new(args.source);
+    let mut report = IngestReport::new(args.source);
     let mut outcome = Ok(());
     for input in inputs {
         outcome = ingest(&intake, input, &mut report, &stop).await;
@@ -32,17 +32,19 @@ pub(super) async fn run(
             break;
         }
     }
-    report.end();
+    report.set_duration();
     // A failure also prints the report of the ingested lines.
-    let printed = context.output().result(&report, Report::text);
+    let printed = context
+        .output()
+        .print_result(&report, IngestReport::to_text);
     outcome.and(printed)
 }
 
 /// Result of a backfill.
 #[derive(Debug, Serialize)]
-struct Backfilled {
+struct BackfillOutput {
     #[serde(flatten)]
-    report: Report,
+    report: IngestReport,
     #[serde(flatten)]
     backfill: BackfillReport,
 }
@@ -54,37 +56,37 @@ pub(super) async fn run_backfill(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     if args.source.kind() != SourceKind::Events {
-        return Err(usage(format!(
+        return Err(usage_error(format!(
             "{} are rows, not events; `backstitch ingest {}` writes them to the entity store",
             args.source, args.source
         )));
     }
     let inputs = open_inputs(args)?;
     let installation = Installation::open(context.settings()).await?;
-    let intake = installation.intake(args.source).await?;
-    let batch = installation.batch(&installation.engine()?)?;
-    let mut writing = batch.backfill(args.source).await?;
-    let mut report = Report::new(args.source);
+    let intake = installation.open_intake(args.source).await?;
+    let batch = installation.create_batch(&installation.create_engine()?)?;
+    let mut batch_backfill = batch.backfill(args.source).await?;
+    let mut report = IngestReport::new(args.source);
     for input in inputs {
-        let taken = backfill(&intake, &mut writing, input, &mut report, &stop).await;
-        if taken.is_err() {
-            writing.abandon().await;
-            return taken.context("no event of this backfill counts");
+        let outcome = backfill(&intake, &mut batch_backfill, input, &mut report, &stop).await;
+        if outcome.is_err() {
+            batch_backfill.abandon().await;
+            return outcome.context("no event of this backfill counts");
         }
     }
-    let done = writing.finish().await?;
-    report.end();
-    let backfilled = Backfilled {
+    let backfill_report = batch_backfill.finish().await?;
+    report.set_duration();
+    let output = BackfillOutput {
         report,
-        backfill: done,
+        backfill: backfill_report,
     };
-    context.output().result(&backfilled, |backfilled| {
-        let mut text = backfilled.report.text();
-        text.push_str(&match backfilled.backfill.backfill {
+    context.output().print_result(&output, |output| {
+        let mut text = output.report.to_text();
+        text.push_str(&match output.backfill.backfill {
             0 => "no events, so nothing changed".to_owned(),
             number => format!(
                 "backfill {number} is in the archive, {} files; the next `backstitch batch run` counts its events",
-                backfilled.backfill.files
+                output.backfill.files
             ),
         });
         text
@@ -95,7 +97,7 @@ pub(super) async fn run_backfill(
 fn open_inputs(args: &IngestArgs) -> anyhow::Result<Vec<Input>> {
     let dashes = args.files.iter().filter(|file| *file == Path::new("-"));
     if dashes.count() > 1 {
-        return Err(usage(
+        return Err(usage_error(
             "- is named twice; standard input can be read only once",
         ));
     }

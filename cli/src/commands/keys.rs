@@ -10,7 +10,7 @@ use stores::keys::{AdminAction, ApiKey, ApiKeyRecord, Keys, RotateOutcome, Token
 use super::Context;
 use crate::args::{Expiry, KeysCommand};
 use crate::clock::SystemClock;
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::installation::Installation;
 
 /// A key in the output.
@@ -39,8 +39,8 @@ impl KeyEntry {
             name: key.name.clone(),
             scopes: key.scopes.iter().map(ToString::to_string).collect(),
             state: key.state(now_ms).name(),
-            created_at: format_timestamp_ms(key.made_at_ms),
-            created_by: key.made_by.clone(),
+            created_at: format_timestamp_ms(key.created_at_ms),
+            created_by: key.created_by.clone(),
             expires_at: key.expires_at_ms.map(format_timestamp_ms),
             revoked_at: key.revoked_at_ms.map(format_timestamp_ms),
             revoked_by: key.revoked_by.clone(),
@@ -49,7 +49,7 @@ impl KeyEntry {
         }
     }
 
-    fn line(&self) -> String {
+    fn format_line(&self) -> String {
         let mut line = format!(
             "{}  {}  {}: {}",
             self.id,
@@ -57,17 +57,17 @@ impl KeyEntry {
             self.name.escape_debug(),
             self.scopes.join(", ")
         );
-        if let Some(at) = &self.revoked_at {
+        if let Some(time) = &self.revoked_at {
             let by = self.revoked_by.as_deref().unwrap_or_default();
-            line.push_str(&format!(", revoked at {at} by {}", by.escape_debug()));
-        } else if let Some(at) = &self.expires_at {
-            line.push_str(&format!(", until {at}"));
+            line.push_str(&format!(", revoked at {time} by {}", by.escape_debug()));
+        } else if let Some(time) = &self.expires_at {
+            line.push_str(&format!(", until {time}"));
         }
-        if let Some(other) = &self.replaced_by {
-            line.push_str(&format!(", replaced by {other}"));
+        if let Some(new_id) = &self.replaced_by {
+            line.push_str(&format!(", replaced by {new_id}"));
         }
         match &self.last_used_at {
-            Some(at) => line.push_str(&format!(", last used at {at}")),
+            Some(time) => line.push_str(&format!(", last used at {time}")),
             None => line.push_str(", never used"),
         }
         line
@@ -91,11 +91,11 @@ impl NewKey {
         }
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         format!(
             "{}\nThis is the key; it is not shown again.\n{}",
             self.key,
-            self.entry.line()
+            self.entry.format_line()
         )
     }
 }
@@ -125,7 +125,7 @@ impl From<AdminAction> for AuditLine {
 }
 
 impl AuditLine {
-    fn line(&self) -> String {
+    fn format_line(&self) -> String {
         let detail = self.detail.as_ref().map_or_else(String::new, |detail| {
             format!(" ({})", detail.escape_debug())
         });
@@ -155,18 +155,23 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             expires,
             by,
         } => {
-            let expires = expires.map(|expiry| expiry.at_ms(now_ms));
+            let expires = expires.map(|expiry| expiry.to_time_ms(now_ms));
             let scopes: Scopes = scopes.into_iter().collect();
-            let (token, kept) = new_key(name, scopes, expires, by, now_ms)?;
-            keys.add_key(&kept).await?;
-            let made = NewKey::new(&token, &kept, now_ms);
-            context.output().result(&made, NewKey::text)
+            let (token, record) = create_key(name, scopes, expires, by, now_ms)?;
+            keys.add_key(&record).await?;
+            let new_key = NewKey::new(&token, &record, now_ms);
+            context.output().print_result(&new_key, NewKey::to_text)
         }
         KeysCommand::List { limit } => {
-            let found = keys.keys(None, usize::try_from(limit)?).await?;
-            let shown: Vec<KeyEntry> = found.iter().map(|key| KeyEntry::new(key, now_ms)).collect();
-            let none = "no keys: only loopback requests are served, without authentication";
-            context.output().list(&shown, none, KeyEntry::line)
+            let stored = keys.keys(None, usize::try_from(limit)?).await?;
+            let entries: Vec<KeyEntry> = stored
+                .iter()
+                .map(|key| KeyEntry::new(key, now_ms))
+                .collect();
+            let empty_text = "no keys: only loopback requests are served, without authentication";
+            context
+                .output()
+                .print_list(&entries, empty_text, KeyEntry::format_line)
         }
         KeysCommand::Rotate {
             id,
@@ -174,61 +179,66 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             expires,
             by,
         } => {
-            let found = keys.key(&id).await?;
-            let found = found.with_context(|| unknown(&id))?;
+            let old = keys.key(&id).await?;
+            let old = old.with_context(|| unknown_key(&id))?;
             // The default lifetime is that of the old key.
-            let lasts_ms = |end: i64| end.saturating_sub(found.key.made_at_ms);
-            let as_before = found.key.expires_at_ms.map(lasts_ms);
-            let as_before = as_before.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
-            let expires = expires.map(|expiry| expiry.at_ms(now_ms)).or(as_before);
-            let (token, kept) = new_key(found.key.name, found.key.scopes, expires, by, now_ms)?;
-            let until_ms = Expiry::After(overlap).at_ms(now_ms);
-            check_rotation(keys.rotate_key(&id, until_ms, &kept).await?, &id, now_ms)?;
-            let made = NewKey::new(&token, &kept, now_ms);
-            context.output().result(&made, |made| {
+            let lifetime_ms = |end_ms: i64| end_ms.saturating_sub(old.key.created_at_ms);
+            let default_expiry = old.key.expires_at_ms.map(lifetime_ms);
+            let default_expiry =
+                default_expiry.map(|lifetime_ms| now_ms.saturating_add(lifetime_ms));
+            let expires = expires
+                .map(|expiry| expiry.to_time_ms(now_ms))
+                .or(default_expiry);
+            let (token, record) = create_key(old.key.name, old.key.scopes, expires, by, now_ms)?;
+            let until_ms = Expiry::After(overlap).to_time_ms(now_ms);
+            check_rotation(keys.rotate_key(&id, until_ms, &record).await?, &id, now_ms)?;
+            let new_key = NewKey::new(&token, &record, now_ms);
+            context.output().print_result(&new_key, |new_key| {
                 let until = format_timestamp_ms(until_ms);
                 format!(
                     "{}\nThe old key is valid until {until} at the latest.",
-                    made.text()
+                    new_key.to_text()
                 )
             })
         }
         KeysCommand::Revoke { id, by } => {
-            let found = keys.revoke_key(&id, &by, now_ms).await?;
-            let found = found.with_context(|| unknown(&id))?;
-            let shown = KeyEntry::new(&found, now_ms);
-            context.output().result(&shown, KeyEntry::line)
+            let revoked = keys.revoke_key(&id, &by, now_ms).await?;
+            let revoked = revoked.with_context(|| unknown_key(&id))?;
+            let entry = KeyEntry::new(&revoked, now_ms);
+            context.output().print_result(&entry, KeyEntry::format_line)
         }
-        KeysCommand::Audit { limit } => audit(context, keys, usize::try_from(limit)?).await,
+        KeysCommand::Audit { limit } => {
+            print_audit_log(context, keys, usize::try_from(limit)?).await
+        }
     }
 }
 
-async fn audit(context: &Context, keys: &dyn Keys, limit: usize) -> anyhow::Result<()> {
-    let found = keys.actions(None, limit).await?;
-    let shown: Vec<AuditLine> = found.into_iter().map(AuditLine::from).collect();
+async fn print_audit_log(context: &Context, keys: &dyn Keys, limit: usize) -> anyhow::Result<()> {
+    let actions = keys.actions(None, limit).await?;
+    let entries: Vec<AuditLine> = actions.into_iter().map(AuditLine::from).collect();
     context
         .output()
-        .list(&shown, "no entries yet", AuditLine::line)
+        .print_list(&entries, "no entries yet", AuditLine::format_line)
 }
 
 /// Creates a key, which is not stored yet.
-fn new_key(
+fn create_key(
     name: String,
     scopes: Scopes,
     expires_at_ms: Option<i64>,
     by: String,
     now_ms: i64,
 ) -> anyhow::Result<(Token, ApiKeyRecord)> {
-    if expires_at_ms.is_some_and(|at| at <= now_ms) {
-        return Err(usage("--expires: the time is in the past"));
+    if expires_at_ms.is_some_and(|time_ms| time_ms <= now_ms) {
+        return Err(usage_error("--expires: the time is in the past"));
     }
     let token = Token::generate();
     let key = ApiKey {
         id: token.id().to_owned(),
         name,
         scopes,
-        made_at_ms: now_ms,
-        made_by: by,
+        created_at_ms: now_ms,
+        created_by: by,
         expires_at_ms,
         revoked_at_ms: None,
         revoked_by: None,
@@ -243,16 +253,16 @@ fn check_rotation(outcome: RotateOutcome, id: &str, now_ms: i64) -> anyhow::Resu
     match outcome {
         RotateOutcome::Done(_) => Ok(()),
         RotateOutcome::Inactive(key) => match key.replaced_by {
-            Some(other) => bail!("key {id} was already replaced by {other}; rotate that one"),
+            Some(new_id) => bail!("key {id} was already replaced by {new_id}; rotate that one"),
             None => bail!(
                 "key {id} is {}; create a new one (backstitch keys create)",
                 key.state(now_ms).name()
             ),
         },
-        RotateOutcome::Unknown => bail!(unknown(id)),
+        RotateOutcome::Unknown => bail!(unknown_key(id)),
     }
 }
 
-fn unknown(id: &str) -> String {
+fn unknown_key(id: &str) -> String {
     format!("key {id} does not exist; see `backstitch keys list`")
 }

@@ -8,38 +8,39 @@ use crate::installation::Installation;
 
 /// Result of `migrate`.
 #[derive(Debug, Default, Serialize)]
-struct Migrated {
+struct MigrateOutput {
     /// A message for each created object.
-    made: Vec<String>,
+    #[serde(rename = "made")]
+    created: Vec<String>,
 }
 
 /// Runs the command. A second run creates nothing.
 pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
-    let options = context.settings().stores();
-    let mut migrated = Migrated::default();
+    let options = context.settings().stores_options();
+    let mut output = MigrateOutput::default();
     for server in options.servers()? {
-        let made = server.migrate().await?;
-        let named = made
+        let objects = server.migrate().await?;
+        let messages = objects
             .into_iter()
-            .map(|made| format!("{}: {made}", server.name()));
-        migrated.made.extend(named);
+            .map(|object| format!("{}: {object}", server.name()));
+        output.created.extend(messages);
     }
     let installation = Installation::open(context.settings()).await?;
-    migrated.made.extend(installation.create_topics().await?);
-    let batch = installation.batch(&installation.engine()?)?;
+    output.created.extend(installation.create_topics().await?);
+    let batch = installation.create_batch(&installation.create_engine()?)?;
     for source in Source::LOGGED {
         if batch.migrate_archive(source).await? {
-            let made = format!(
+            let message = format!(
                 "archive: created the first version of {source} from the records of the older layout"
             );
-            migrated.made.push(made);
+            output.created.push(message);
         }
         batch.create_views(source).await?;
     }
-    context.output().result(&migrated, |migrated| {
-        if migrated.made.is_empty() {
+    context.output().print_result(&output, |output| {
+        if output.created.is_empty() {
             return "nothing to create".to_owned();
         }
-        migrated.made.join("\n")
+        output.created.join("\n")
     })
 }

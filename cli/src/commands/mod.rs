@@ -95,11 +95,11 @@ impl Context {
         self.output
     }
 
-    /// Prints the address that this process listens on, after the prefix `who`.
-    fn announce(&self, who: &str, listening: String) -> anyhow::Result<()> {
-        let text = format!("{who}listening on {listening}");
+    /// Prints the address that this process listens on, after the prefix `role`.
+    fn announce(&self, role: &str, listening: String) -> anyhow::Result<()> {
+        let text = format!("{role}listening on {listening}");
         self.output
-            .result(&json!({ "listening": listening }), |_| text)
+            .print_result(&json!({ "listening": listening }), |_| text)
     }
 }
 
@@ -116,7 +116,7 @@ fn is_service(command: &Command) -> bool {
 /// Runs a command.
 ///
 /// # Errors
-/// Those of the command; [`crate::failure::Usage`] for invalid arguments.
+/// Those of the command; [`crate::failure::UsageError`] for invalid arguments.
 pub(crate) async fn run(
     command: Command,
     context: &Context,
@@ -124,9 +124,9 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     // Dropping the set at the end of the command stops the metrics server.
     let mut metrics = JoinSet::new();
-    let listen = context.settings().telemetry.metrics_listen.as_deref();
-    if let Some(listen) = listen.filter(|_| is_service(&command)) {
-        metrics.spawn(monitoring::listen(listen, stop.child_token()).await?);
+    let address = context.settings().telemetry.metrics_listen.as_deref();
+    if let Some(address) = address.filter(|_| is_service(&command)) {
+        metrics.spawn(monitoring::serve_metrics(address, stop.child_token()).await?);
     }
     Box::pin(run_command(command, context, stop)).await
 }
@@ -151,13 +151,13 @@ async fn run_command(
         Command::Reconcile(args) => Box::pin(reconcile::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         #[cfg(not(feature = "scale"))]
-        Command::Scheduler(_) => Err(crate::engine::needs_scale("scheduler")),
+        Command::Scheduler(_) => Err(crate::engine::missing_scale_error("scheduler")),
         #[cfg(not(feature = "scale"))]
-        Command::Executor(_) => Err(crate::engine::needs_scale("executor")),
+        Command::Executor(_) => Err(crate::engine::missing_scale_error("executor")),
         #[cfg(feature = "scale")]
-        Command::Scheduler(args) => executors::scheduler(&args, context, stop).await,
+        Command::Scheduler(args) => executors::run_scheduler(&args, context, stop).await,
         #[cfg(feature = "scale")]
-        Command::Executor(args) => Box::pin(executors::executor(&args, context, stop)).await,
+        Command::Executor(args) => Box::pin(executors::run_executor(&args, context, stop)).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
         Command::Erase(args) => erase::run(&args, context, stop).await,
         Command::Applications(command) => applications::run(command, context).await,
@@ -166,26 +166,26 @@ async fn run_command(
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,
         Command::Config(command) => config::run(command, context),
-        Command::Man { folder } => manual(&folder, context),
+        Command::Man { folder } => write_manual(&folder, context),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut args::command(), "backstitch", &mut script);
-            output::raw(&script)
+            clap_complete::generate(shell, &mut args::build_command(), "backstitch", &mut script);
+            output::write_stdout(&script)
         }
     }
 }
 
 /// Writes manual pages.
-fn manual(folder: &Path, context: &Context) -> anyhow::Result<()> {
+fn write_manual(folder: &Path, context: &Context) -> anyhow::Result<()> {
     let written = std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(args::command(), folder));
+        .and_then(|()| clap_mangen::generate_to(args::build_command(), folder));
     written.with_context(|| format!("writing manual pages to {}", folder.display()))?;
-    let first = folder.join("backstitch.1");
-    let done = json!({ "folder": folder, "first": first });
-    context.output().result(&done, |_| {
+    let first_page = folder.join("backstitch.1");
+    let result = json!({ "folder": folder, "first": first_page });
+    context.output().print_result(&result, |_| {
         format!(
             "manual pages written; open the first one with: man -l {}\n",
-            first.display()
+            first_page.display()
         )
     })
 }

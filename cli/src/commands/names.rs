@@ -12,29 +12,29 @@ use super::Context;
 use crate::args::NamesCommand;
 use crate::installation::Installation;
 
-/// Names per write.
-const BATCH_LINES: usize = 10_000;
+const NAMES_PER_WRITE: usize = 10_000;
 /// Maximum size of a line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
 /// A line of the input.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct NameLine {
     id: i64,
     name: Option<String>,
 }
 
 /// Result of `load`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Loaded {
+struct LoadOutput {
     named: u64,
-    taken_away: u64,
+    #[serde(rename = "taken_away")]
+    removed: u64,
 }
 
 /// A name in the output.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct NameEntry {
     id: i64,
     name: Option<String>,
 }
@@ -47,33 +47,37 @@ pub(super) async fn run(command: NamesCommand, context: &Context) -> anyhow::Res
             let installation = Installation::open(context.settings()).await?;
             let names = &*installation.stores().entities;
             let loaded = load(names, kind, &file).await?;
-            context.output().result(&loaded, |loaded| {
+            context.output().print_result(&loaded, |loaded| {
                 format!(
                     "{} {kind}s named, {} names removed",
-                    loaded.named, loaded.taken_away
+                    loaded.named, loaded.removed
                 )
             })
         }
         NamesCommand::Show { kind, ids } => {
             let installation = Installation::open_existing(context.settings()).await?;
-            let found = installation.stores().entities.names(kind, &ids).await?;
-            let name = |id: &i64| {
-                let named = found.iter().find(|(found, _)| found == id);
-                named.map(|(_, name)| name.clone())
+            let names = installation
+                .stores()
+                .entities
+                .read_names(kind, &ids)
+                .await?;
+            let find_name = |id: &i64| {
+                let entry = names.iter().find(|(named_id, _)| named_id == id);
+                entry.map(|(_, name)| name.clone())
             };
-            let shown: Vec<Shown> = ids
+            let entries: Vec<NameEntry> = ids
                 .iter()
-                .map(|id| Shown {
+                .map(|id| NameEntry {
                     id: *id,
-                    name: name(id),
+                    name: find_name(id),
                 })
                 .collect();
-            context.output().result(&shown, |shown| {
-                let line = |one: &Shown| {
-                    let name = one.name.as_deref().unwrap_or("(no name)");
-                    format!("{}  {}\n", one.id, name.escape_debug())
+            context.output().print_result(&entries, |entries| {
+                let format_line = |entry: &NameEntry| {
+                    let name = entry.name.as_deref().unwrap_or("(no name)");
+                    format!("{}  {}\n", entry.id, name.escape_debug())
                 };
-                shown.iter().map(line).collect()
+                entries.iter().map(format_line).collect()
             })
         }
     }
@@ -83,7 +87,7 @@ async fn load<N: Names + ?Sized>(
     names: &N,
     kind: NamedKind,
     file: &Path,
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<LoadOutput> {
     let origin = file.display().to_string();
     let input: Box<dyn Read + Send> = match origin.as_str() {
         "-" => Box::new(std::io::stdin()),
@@ -91,38 +95,38 @@ async fn load<N: Names + ?Sized>(
             anyhow::anyhow!("{origin}: {error}; name a readable file, or - for standard input")
         })?),
     };
-    let mut lines = Lines::new(input, origin);
-    let mut loaded = Loaded::default();
+    let mut reader = NameReader::new(input, origin);
+    let mut loaded = LoadOutput::default();
     loop {
-        let batch = tokio::task::block_in_place(|| lines.read(BATCH_LINES))?;
+        let batch = tokio::task::block_in_place(|| reader.read_batch(NAMES_PER_WRITE))?;
         if batch.is_empty() {
             return Ok(loaded);
         }
         names.set_names(kind, &batch).await?;
         let named = batch.iter().filter(|(_, name)| name.is_some()).count() as u64;
         loaded.named += named;
-        loaded.taken_away += batch.len() as u64 - named;
+        loaded.removed += batch.len() as u64 - named;
     }
 }
 
 /// Reads names line by line. An error names file and line; earlier lines may be stored already, and loading them again is safe.
-struct Lines {
+struct NameReader {
     input: BufReader<Box<dyn Read + Send>>,
     origin: String,
-    number: u64,
+    line_number: u64,
 }
 
-impl Lines {
+impl NameReader {
     fn new(input: Box<dyn Read + Send>, origin: String) -> Self {
         Self {
             input: BufReader::new(input),
             origin,
-            number: 0,
+            line_number: 0,
         }
     }
 
     /// Reads up to `limit` names; an empty result is the end.
-    fn read(&mut self, limit: usize) -> anyhow::Result<Vec<(i64, Option<String>)>> {
+    fn read_batch(&mut self, limit: usize) -> anyhow::Result<Vec<(i64, Option<String>)>> {
         let mut names = Vec::new();
         let mut text = Vec::new();
         while names.len() < limit {
@@ -132,26 +136,27 @@ impl Lines {
             if read.with_context(|| format!("reading {}", self.origin))? == 0 {
                 break;
             }
-            self.number += 1;
+            self.line_number += 1;
             if text.len() as u64 == LINE_BYTES_MAX && !text.ends_with(b"\n") {
                 bail!(
                     "{} line {} is longer than {LINE_BYTES_MAX} bytes",
                     self.origin,
-                    self.number
+                    self.line_number
                 );
             }
             if text.trim_ascii().is_empty() {
                 continue;
             }
-            let named = parse_line(&text);
-            names.push(named.with_context(|| format!("{} line {}", self.origin, self.number))?);
+            let entry = parse_line(&text);
+            names
+                .push(entry.with_context(|| format!("{} line {}", self.origin, self.line_number))?);
         }
         Ok(names)
     }
 }
 
 fn parse_line(text: &[u8]) -> anyhow::Result<(i64, Option<String>)> {
-    let line: Line = serde_json::from_slice(text)
+    let line: NameLine = serde_json::from_slice(text)
         .context("expected a JSON object with a whole number id, and a text name or null")?;
     if let Some(name) = &line.name {
         let chars = name.chars().count();
@@ -169,37 +174,37 @@ fn parse_line(text: &[u8]) -> anyhow::Result<(i64, Option<String>)> {
 mod tests {
     use super::*;
 
-    fn lines(text: &'static str) -> Lines {
-        Lines::new(Box::new(text.as_bytes()), "names.jsonl".to_owned())
+    fn reader(text: &'static str) -> NameReader {
+        NameReader::new(Box::new(text.as_bytes()), "names.jsonl".to_owned())
     }
 
     #[test]
     fn names_are_read_line_by_line() {
-        let mut lines =
-            lines("{\"id\": 1, \"name\": \"Ä\"}\n\n{\"id\": -2, \"name\": null}\n{\"id\": 3}");
-        let first = lines.read(2).unwrap();
+        let mut reader =
+            reader("{\"id\": 1, \"name\": \"Ä\"}\n\n{\"id\": -2, \"name\": null}\n{\"id\": 3}");
+        let first = reader.read_batch(2).unwrap();
         assert_eq!(first, [(1, Some("Ä".to_owned())), (-2, None)]);
-        assert_eq!(lines.read(2).unwrap(), [(3, None)]);
-        assert_eq!(lines.read(2).unwrap(), []);
+        assert_eq!(reader.read_batch(2).unwrap(), [(3, None)]);
+        assert_eq!(reader.read_batch(2).unwrap(), []);
     }
 
     #[test]
     fn errors_name_file_and_line() {
-        for (text, what) in [
+        for (text, expected) in [
             ("{\"id\": 1.5, \"name\": \"x\"}", "whole number"),
             ("{\"id\": 1, \"nmae\": \"x\"}", "nmae"),
             ("{\"id\": 1, \"name\": \" \"}", "1 to 500"),
             ("{\"id\": 1, \"name\": \"a\\u0000b\"}", "control"),
             ("nonsense", "JSON"),
         ] {
-            let error = format!("{:#}", lines(text).read(1).unwrap_err());
+            let error = format!("{:#}", reader(text).read_batch(1).unwrap_err());
             assert!(error.contains("names.jsonl line 1"), "{error}");
-            assert!(error.contains(what), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         let long = "x"
             .repeat(usize::try_from(LINE_BYTES_MAX).unwrap() + 5)
             .leak();
-        let error = lines(long).read(1).unwrap_err().to_string();
+        let error = reader(long).read_batch(1).unwrap_err().to_string();
         assert!(error.contains("longer than"), "{error}");
     }
 }

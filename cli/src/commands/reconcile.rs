@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use batch::{
-    Applied, Difference, Reconciled, Recorded, Restoration, RestorationKind, RestoreCause as Cause,
-    RestoreOutcome, RestoreReport, RestoreRequest, When,
+    Applied, Difference, ReconcileCause as Cause, ReconcileOutcome, ReconcileReport,
+    ReconcileRequest, Reconciled, Recorded, Restoration, RestorationKind, When,
 };
 use schemas::json_value::format_timestamp_ms;
 use schemas::source::Source;
@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{CompareArgs, DecisionArgs, ReconcileArgs, ReconcileCommand};
-use crate::failure::{Differs, usage};
+use crate::failure::{UnrepairedDifferences, usage_error};
 use crate::installation::Installation;
-use crate::progress::Stages;
+use crate::progress::StageBars;
 use crate::reconciling;
 use crate::settings::ReconciliationSpec;
 
@@ -30,17 +30,17 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     match &args.command {
         None => match args.compare.scheduled.as_deref() {
-            Some(name) => scheduled(name, context, stop).await,
+            Some(name) => run_scheduled(name, context, stop).await,
             None => compare(&args.compare, context, stop).await,
         },
         Some(ReconcileCommand::List {
             source,
             comparisons: true,
             limit,
-        }) => comparisons(context, *source, usize::try_from(*limit)?).await,
-        Some(ReconcileCommand::List { source, .. }) => list(context, *source).await,
-        Some(ReconcileCommand::Approve(decided)) => approve(context, decided).await,
-        Some(ReconcileCommand::Undo(decided)) => undo(context, decided, stop).await,
+        }) => list_comparisons(context, *source, usize::try_from(*limit)?).await,
+        Some(ReconcileCommand::List { source, .. }) => list_repairs(context, *source).await,
+        Some(ReconcileCommand::Approve(args)) => approve(context, args).await,
+        Some(ReconcileCommand::Undo(args)) => undo(context, args, stop).await,
     }
 }
 
@@ -49,22 +49,23 @@ async fn compare(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let request = request(args)?;
+    let request = build_request(args)?;
     let installation = Installation::open_existing(context.settings()).await?;
-    let catalog = installation.catalog()?;
-    let known = catalog.names().find(|(name, _)| *name == request.view);
-    let source = known.map_or(Source::Plays, |(_, source)| source);
-    let batch = installation.batch(&installation.engine()?)?;
-    let intake = installation.intake(source).await?;
+    let catalog = installation.load_catalog()?;
+    let view = catalog.names().find(|(name, _)| *name == request.view);
+    let source = view.map_or(Source::Plays, |(_, source)| source);
+    let batch = installation.create_batch(&installation.create_engine()?)?;
+    let intake = installation.open_intake(source).await?;
     let report = batch
-        .restore(&request, &intake, (&Stages::default(), &stop))
+        .restore(&request, &intake, (&StageBars::default(), &stop))
         .await
-        .map_err(usage_or_failure)?;
-    context.output().result(&report, text_of)?;
+        .map_err(to_command_error)?;
+    context.output().print_result(&report, format_report)?;
     let applied = report.applied.as_ref();
-    let is_left = report.held_back.is_some() || applied.is_none_or(|applied| applied.damaged > 0);
-    if report.differ > 0 && is_left {
-        return Err(Differs::default().into());
+    let has_unrepaired =
+        report.held_back.is_some() || applied.is_none_or(|applied| applied.damaged > 0);
+    if report.differ > 0 && has_unrepaired {
+        return Err(UnrepairedDifferences::default().into());
     }
     if report.ahead > 0 || (applied.is_none() && report.live_unknown.is_some()) {
         anyhow::bail!(UNCOMPARED);
@@ -73,46 +74,52 @@ async fn compare(
 }
 
 /// Runs scheduled reconciliations: those that are due, or the named one. A failed one does not stop the others.
-async fn scheduled(name: &str, context: &Context, stop: CancellationToken) -> anyhow::Result<()> {
+async fn run_scheduled(
+    name: &str,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let batch = installation.batch(&installation.engine()?)?;
+    let batch = installation.create_batch(&installation.create_engine()?)?;
     let (only, when) = match name {
         "" => (None, When::Due),
         name => (Some(name), When::Now),
     };
-    let all = reconciling::scheduled(&installation, only).await?;
-    let (mut done, mut failed) = (Vec::new(), None);
-    for one in &all {
-        let stages = Stages::default();
-        match Box::pin(batch.reconcile(one, when, (&stages, &stop))).await {
-            Ok(reconciled) => done.push(reconciled),
+    let reconciliations = reconciling::load_scheduled(&installation, only).await?;
+    let (mut results, mut failure) = (Vec::new(), None);
+    for scheduled in &reconciliations {
+        let stages = StageBars::default();
+        match Box::pin(batch.reconcile(scheduled, when, (&stages, &stop))).await {
+            Ok(result) => results.push(result),
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                failed.get_or_insert(error.context(format!("reconciliation {}", one.name)));
+                failure.get_or_insert(error.context(format!("reconciliation {}", scheduled.name)));
             }
         }
     }
-    context
-        .output()
-        .result(&done, |done| done.iter().map(reconciled).collect())?;
-    if let Some(error) = failed {
+    context.output().print_result(&results, |results| {
+        results.iter().map(format_result).collect()
+    })?;
+    if let Some(error) = failure {
         return Err(error);
     }
-    let is_any = |of: [RestoreOutcome; 2]| {
-        let mut done = done.iter();
-        done.any(|one| matches!(one, Reconciled::Done { outcome, .. } if of.contains(outcome)))
+    let has_outcome = |outcomes: [ReconcileOutcome; 2]| {
+        let mut results = results.iter();
+        results.any(|result| {
+            matches!(result, Reconciled::Done { outcome, .. } if outcomes.contains(outcome))
+        })
     };
-    if is_any([RestoreOutcome::Failed, RestoreOutcome::Unknown]) {
+    if has_outcome([ReconcileOutcome::Failed, ReconcileOutcome::Unknown]) {
         anyhow::bail!(UNCOMPARED);
     }
-    if is_any([RestoreOutcome::Differs, RestoreOutcome::HeldBack]) {
-        return Err(Differs::default().into());
+    if has_outcome([ReconcileOutcome::Differs, ReconcileOutcome::HeldBack]) {
+        return Err(UnrepairedDifferences::default().into());
     }
     Ok(())
 }
 
-fn reconciled(one: &Reconciled) -> String {
-    match one {
+fn format_result(result: &Reconciled) -> String {
+    match result {
         Reconciled::NotDue {
             schedule,
             due_at_ms,
@@ -136,9 +143,9 @@ fn reconciled(one: &Reconciled) -> String {
                 1 => ", 1 alert\n".to_owned(),
                 alerts => format!(", {alerts} alerts\n"),
             });
-            text.extend(reports.iter().map(text_of));
-            for (view, why) in failed {
-                text.push_str(&format!("{view}: {why}\n"));
+            text.extend(reports.iter().map(format_report));
+            for (view, reason) in failed {
+                text.push_str(&format!("{view}: {reason}\n"));
             }
             text
         }
@@ -146,25 +153,30 @@ fn reconciled(one: &Reconciled) -> String {
 }
 
 /// Lists comparisons, newest first.
-async fn comparisons(context: &Context, source: Source, limit: usize) -> anyhow::Result<()> {
+async fn list_comparisons(context: &Context, source: Source, limit: usize) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
     let records = &*installation.stores().records;
-    let all = stores::reconciliations::list(records, source, None, limit).await?;
-    let shown = all.into_iter().map(|one| {
-        let mut record = one.record;
+    let comparisons = stores::reconciliations::list(records, source, None, limit).await?;
+    let entries = comparisons.into_iter().map(|comparison| {
+        let mut record = comparison.record;
         if let Some(record) = record.as_object_mut() {
-            record.insert("number".to_owned(), one.number.into());
-            record.insert("at".to_owned(), format_timestamp_ms(one.at_ms).into());
+            record.insert("number".to_owned(), comparison.number.into());
+            record.insert(
+                "at".to_owned(),
+                format_timestamp_ms(comparison.at_ms).into(),
+            );
         }
         record
     });
-    let shown: Vec<Value> = shown.collect();
-    let none = format!("no comparisons of {source} yet");
-    context.output().list(&shown, &none, compared)
+    let entries: Vec<Value> = entries.collect();
+    let empty_text = format!("no comparisons of {source} yet");
+    context
+        .output()
+        .print_list(&entries, &empty_text, format_comparison)
 }
 
-fn compared(record: &Value) -> String {
-    let field = |name: &str| shown(&record[name]);
+fn format_comparison(record: &Value) -> String {
+    let field = |name: &str| format_value(&record[name]);
     let mut text = format!(
         "{}  {}  {}  {} against {}: {} keys, {} differ, {} in all; by {}",
         field("number"),
@@ -180,24 +192,24 @@ fn compared(record: &Value) -> String {
     if let Some(restoration) = record["restoration"].as_u64() {
         text.push_str(&format!("; repair {restoration}"));
     }
-    for why in ["reason", "held_back", "error"] {
-        if let Some(why) = record[why].as_str().filter(|why| !why.is_empty()) {
-            text.push_str(&format!(" ({why})"));
+    for field in ["reason", "held_back", "error"] {
+        if let Some(reason) = record[field].as_str().filter(|reason| !reason.is_empty()) {
+            text.push_str(&format!(" ({reason})"));
         }
     }
     text
 }
 
-/// An invalid request is an error of the command line.
-fn usage_or_failure(error: batch::Error) -> anyhow::Error {
+/// Converts an error; an invalid request is an error of the command line.
+fn to_command_error(error: batch::Error) -> anyhow::Error {
     match error {
-        batch::Error::Request(what) => usage(what),
+        batch::Error::Request(reason) => usage_error(reason),
         error => error.into(),
     }
 }
 
-fn request(args: &CompareArgs) -> anyhow::Result<RestoreRequest> {
-    let bearer = reconciling::bearer(
+fn build_request(args: &CompareArgs) -> anyhow::Result<ReconcileRequest> {
+    let bearer = reconciling::read_bearer(
         args.bearer_file.as_deref().unwrap_or_default(),
         args.bearer_env.as_deref().unwrap_or_default(),
     )?;
@@ -211,12 +223,13 @@ fn request(args: &CompareArgs) -> anyhow::Result<RestoreRequest> {
         is_whole: args.whole,
         bearer: bearer.as_ref(),
     };
-    let request = spec.request();
-    let request = request.map_err(|(option, why)| usage(format!("--{option}: {why}")))?;
-    Ok(RestoreRequest {
+    let request = spec.parse_request();
+    let request =
+        request.map_err(|(option, reason)| usage_error(format!("--{option}: {reason}")))?;
+    Ok(ReconcileRequest {
         view: args.view.clone().unwrap_or_default(),
-        from: args.from.map(seconds_up),
-        to: args.to.map(seconds_up),
+        from: args.from.map(round_up_to_seconds),
+        to: args.to.map(round_up_to_seconds),
         sample: args.sample,
         limit: usize::try_from(args.limit)?,
         apply: args.apply,
@@ -228,11 +241,11 @@ fn request(args: &CompareArgs) -> anyhow::Result<RestoreRequest> {
 }
 
 /// Rounds milliseconds up to seconds: buckets begin on full seconds.
-const fn seconds_up(millis: i64) -> i64 {
-    -(-millis).div_euclid(1000)
+const fn round_up_to_seconds(time_ms: i64) -> i64 {
+    -(-time_ms).div_euclid(1000)
 }
 
-fn text_of(report: &RestoreReport) -> String {
+fn format_report(report: &ReconcileReport) -> String {
     let mut text = format!(
         "{} as of run {} against {}: {} keys compared in {:.2} s, {}",
         report.view,
@@ -240,33 +253,33 @@ fn text_of(report: &RestoreReport) -> String {
         report.expected,
         report.keys,
         report.seconds,
-        on_disk(report.disk_bytes)
+        format_disk_use(report.disk_bytes)
     );
     text.push_str(&match report.differ {
         0 => "none differs\n".to_owned(),
         1 => format!("1 differs, by {}\n", report.total),
         differ => format!("{differ} differ, by {} in all\n", report.total),
     });
-    for (cause, of) in &report.causes {
-        let keys = if of.keys == 1 { "key" } else { "keys" };
+    for (cause, differences) in &report.causes {
+        let keys = if differences.keys == 1 { "key" } else { "keys" };
         text.push_str(&format!(
             "  {} {keys}, {}: {} ({})\n",
-            of.keys,
-            of.total,
+            differences.keys,
+            differences.total,
             cause.name(),
-            why(*cause)
+            describe_cause(*cause)
         ));
     }
     let is_board = report.expected == "canonical";
-    text.push_str(&table(&report.differences, is_board));
+    text.push_str(&format_table(&report.differences, is_board));
     let omitted = report
         .differ
         .saturating_sub(report.differences.len() as u64);
     if omitted > 0 && !report.differences.is_empty() {
         text.push_str(&format!("  and {omitted} more (--limit shows more)\n"));
     }
-    if let Some(why) = &report.live_unknown {
-        text.push_str(&format!("  live state was not compared: {why}\n"));
+    if let Some(reason) = &report.live_unknown {
+        text.push_str(&format!("  live state was not compared: {reason}\n"));
     }
     if report.ahead > 0 {
         text.push_str(&format!(
@@ -275,10 +288,10 @@ fn text_of(report: &RestoreReport) -> String {
         ));
     }
     if let Some(applied) = &report.applied {
-        text.push_str(&done(applied));
+        text.push_str(&format_repair(applied));
     }
-    if let Some(why) = &report.held_back {
-        text.push_str(&format!("  nothing was repaired: {why}\n"));
+    if let Some(reason) = &report.held_back {
+        text.push_str(&format!("  nothing was repaired: {reason}\n"));
     }
     for warning in &report.warnings {
         text.push_str(&format!("  warning: {warning}\n"));
@@ -286,27 +299,26 @@ fn text_of(report: &RestoreReport) -> String {
     text
 }
 
-/// Disk space of the comparison, if it used any.
-fn on_disk(bytes: u64) -> String {
+/// Formats the disk space of the comparison, if it used any.
+fn format_disk_use(bytes: u64) -> String {
     match bytes >> 20 {
         0 => String::new(),
         mebibytes => format!("{mebibytes} MiB on disk, "),
     }
 }
 
-fn done(applied: &Applied) -> String {
+fn format_repair(applied: &Applied) -> String {
     let mut text = String::new();
     for file in &applied.files {
         text.push_str(&format!("  rebuilt from the log: {file}\n"));
     }
-    let deleted = "misplaced rows deleted";
-    for (what, count) in [
+    for (operation, count) in [
         ("members counted again", applied.notifications),
         ("rows rewritten", applied.rows),
-        (deleted, applied.deleted),
+        ("misplaced rows deleted", applied.deleted),
     ] {
         if count > 0 {
-            text.push_str(&format!("  {what}: {count}\n"));
+            text.push_str(&format!("  {operation}: {count}\n"));
         }
     }
     if applied.corrections > 0
@@ -334,7 +346,7 @@ fn done(applied: &Applied) -> String {
 }
 
 /// Describes a cause.
-const fn why(cause: Cause) -> &'static str {
+const fn describe_cause(cause: Cause) -> &'static str {
     match cause {
         Cause::ChangedRow => "the batch row has a different count than the events",
         Cause::MissingRow => "the batch row is missing",
@@ -357,14 +369,20 @@ const fn why(cause: Cause) -> &'static str {
 }
 
 /// Formats differences as a table: key columns, then expected and served value, and cause.
-fn table(differences: &[Difference], is_board: bool) -> String {
+fn format_table(differences: &[Difference], is_board: bool) -> String {
     if differences.is_empty() {
         return String::new();
     }
     // Misplaced rows have other columns.
-    let names: BTreeSet<&String> = differences.iter().flat_map(|one| one.key.keys()).collect();
-    let has_bucket = !is_board && differences.iter().any(|one| one.bucket.is_some());
-    let found: &[&str] = match is_board {
+    let names: BTreeSet<&String> = differences
+        .iter()
+        .flat_map(|difference| difference.key.keys())
+        .collect();
+    let has_bucket = !is_board
+        && differences
+            .iter()
+            .any(|difference| difference.bucket.is_some());
+    let value_names: &[&str] = match is_board {
         true => &["expected", "served", "cause"],
         false => &[
             "expected",
@@ -377,49 +395,63 @@ fn table(differences: &[Difference], is_board: bool) -> String {
     };
     let keys = names.iter().map(|name| name.as_str());
     let keys = keys.chain(has_bucket.then_some("bucket"));
-    let header = keys.chain(found.iter().copied()).map(str::to_owned);
+    let header = keys.chain(value_names.iter().copied()).map(str::to_owned);
     let mut rows = vec![header.collect()];
-    for one in differences {
-        let keys = names.iter().map(|name| one.key.get(*name));
-        let keys = keys.chain(has_bucket.then_some(one.bucket.as_ref()));
-        let mut row: Vec<String> = keys.map(|key| shown(key.unwrap_or(&Value::Null))).collect();
+    for difference in differences {
+        let keys = names.iter().map(|name| difference.key.get(*name));
+        let keys = keys.chain(has_bucket.then_some(difference.bucket.as_ref()));
+        let mut row: Vec<String> = keys
+            .map(|key| format_value(key.unwrap_or(&Value::Null)))
+            .collect();
         if is_board {
-            row.push(board_row(one, one.expected_row.as_ref(), one.expected));
-            row.push(board_row(one, one.served_row.as_ref(), one.served));
+            row.push(format_board_row(
+                difference,
+                difference.expected_row.as_ref(),
+                difference.expected,
+            ));
+            row.push(format_board_row(
+                difference,
+                difference.served_row.as_ref(),
+                difference.served,
+            ));
         } else {
             let count =
                 |count: Option<i64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
-            row.push(one.expected.to_string());
-            row.extend([count(one.stored), count(one.live), one.served.to_string()]);
-            row.push(format!("{:+}", one.difference));
+            row.push(difference.expected.to_string());
+            row.extend([
+                count(difference.stored),
+                count(difference.live),
+                difference.served.to_string(),
+            ]);
+            row.push(format!("{:+}", difference.difference));
         }
-        row.push(one.cause.name().to_owned());
+        row.push(difference.cause.name().to_owned());
         rows.push(row);
     }
-    let rows_of_board = if is_board { 2 } else { 0 };
-    in_columns(&rows, names.len() + usize::from(has_bucket) + rows_of_board)
+    let board_columns = if is_board { 2 } else { 0 };
+    align_columns(&rows, names.len() + usize::from(has_bucket) + board_columns)
 }
 
 /// Formats a row of a board, or the number of rows.
-fn board_row(of: &Difference, row: Option<&Value>, count: i64) -> String {
+fn format_board_row(difference: &Difference, row: Option<&Value>, count: i64) -> String {
     match row {
         Some(Value::Object(columns)) => {
-            let there = columns.iter().filter(|(_, value)| !value.is_null());
-            let pairs: Vec<String> = there
-                .map(|(name, value)| format!("{name}={}", shown(value)))
+            let present = columns.iter().filter(|(_, value)| !value.is_null());
+            let pairs: Vec<String> = present
+                .map(|(name, value)| format!("{name}={}", format_value(value)))
                 .collect();
             match pairs.is_empty() {
                 true => "present".to_owned(),
                 false => pairs.join(" "),
             }
         }
-        _ if of.cause == Cause::Damaged => format!("{count} rows"),
+        _ if difference.cause == Cause::Damaged => format!("{count} rows"),
         _ => "-".to_owned(),
     }
 }
 
-/// Formats rows as a table. The first `texts` columns and the last one align left.
-fn in_columns(rows: &[Vec<String>], texts: usize) -> String {
+/// Formats rows as a table. The first `text_columns` columns and the last one align left.
+fn align_columns(rows: &[Vec<String>], text_columns: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -430,7 +462,7 @@ fn in_columns(rows: &[Vec<String>], texts: usize) -> String {
     for row in rows {
         text.push(' ');
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let is_text = column < texts || column + 1 == columns;
+            let is_text = column < text_columns || column + 1 == columns;
             text.push_str(&match is_text {
                 true => format!(" {cell:<width$} "),
                 false => format!(" {cell:>width$} "),
@@ -442,7 +474,7 @@ fn in_columns(rows: &[Vec<String>], texts: usize) -> String {
     text
 }
 
-fn shown(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -450,40 +482,42 @@ fn shown(value: &Value) -> String {
     }
 }
 
-async fn list(context: &Context, source: Source) -> anyhow::Result<()> {
+async fn list_repairs(context: &Context, source: Source) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let batch = installation.batch(&installation.engine()?)?;
+    let batch = installation.create_batch(&installation.create_engine()?)?;
     let mut restorations = batch.restorations(source).await?;
     restorations.reverse();
-    let none = format!("no repairs of {source} yet");
-    context.output().list(&restorations, &none, line)
+    let empty_text = format!("no repairs of {source} yet");
+    context
+        .output()
+        .print_list(&restorations, &empty_text, format_line)
 }
 
-fn line(recorded: &Recorded) -> String {
-    let one = &recorded.restoration;
+fn format_line(recorded: &Recorded) -> String {
+    let restoration = &recorded.restoration;
     let mut text = format!(
         "{}  {}  {} {}, {} in all, {} against {}, by {}",
-        one.number,
-        format_timestamp_ms(one.at_ms),
-        one.changes,
-        match one.kind {
+        restoration.number,
+        format_timestamp_ms(restoration.at_ms),
+        restoration.changes,
+        match restoration.kind {
             RestorationKind::Corrections => "corrections",
             RestorationKind::Rows => "rows rewritten",
             RestorationKind::Notifications => "members counted again",
         },
-        one.total,
-        one.view,
-        one.expected,
-        one.by
+        restoration.total,
+        restoration.view,
+        restoration.expected,
+        restoration.by
     );
-    if let Some(undone) = one.undoes {
+    if let Some(undone) = restoration.undoes {
         text.push_str(&format!(": undoes {undone}"));
     }
-    if !one.reason.is_empty() {
-        text.push_str(&format!(" ({})", one.reason));
+    if !restoration.reason.is_empty() {
+        text.push_str(&format!(" ({})", restoration.reason));
     }
     if recorded.done_until.is_none() {
-        text.push_str(match one.kind {
+        text.push_str(match restoration.kind {
             RestorationKind::Corrections => {
                 "; unfinished: the next `reconcile … --apply` resumes it"
             }
@@ -498,38 +532,40 @@ fn line(recorded: &Recorded) -> String {
     text
 }
 
-async fn approve(context: &Context, decided: &DecisionArgs) -> anyhow::Result<()> {
-    let (by, reason) = (&decided.actor.by, &decided.reason);
+async fn approve(context: &Context, args: &DecisionArgs) -> anyhow::Result<()> {
+    let (by, reason) = (&args.actor.by, &args.reason);
     let installation = Installation::open_existing(context.settings()).await?;
     let records = &*installation.stores().records;
     let now_ms = installation.clock().now_ms();
     let approval =
-        approvals::approve(records, decided.source, decided.number, by, reason, now_ms).await?;
+        approvals::approve(records, args.source, args.number, by, reason, now_ms).await?;
     let approval = match approval {
         Ok(approval) => approval,
         Err(NotApproved::UnknownComparison) => {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "there is no comparison {} of {}; `backstitch reconcile list --comparisons` lists them",
-                decided.number, decided.source
+                args.number, args.source
             )));
         }
-        Err(NotApproved::NotApprovable(why)) => {
-            return Err(usage(format!(
-                "comparison {} can't be approved: {why}",
-                decided.number
+        Err(NotApproved::NotApprovable(reason)) => {
+            return Err(usage_error(format!(
+                "comparison {} cannot be approved: {reason}",
+                args.number
             )));
         }
     };
-    let schedules = installation.reconciliations();
-    let is_set = schedules.iter().any(|one| one.name == approval.schedule);
-    context.output().result(&approval, |approval: &Approval| {
-        let where_set = match is_set {
+    let sections = installation.reconciliation_sections();
+    let is_set = sections
+        .iter()
+        .any(|section| section.name == approval.schedule);
+    context.output().print_result(&approval, |approval: &Approval| {
+        let settings_note = match is_set {
             true => "",
             // The schedule may be in the settings of another machine.
             false => "; these settings have no [[reconciliation]] with this name, so it must be in the settings of the process that runs schedules",
         };
         format!(
-            "{} may repair up to {} of {}, found by comparison {}, when schedules run next (backstitch reconcile --scheduled){where_set}\n",
+            "{} may repair up to {} of {}, found by comparison {}, when schedules run next (backstitch reconcile --scheduled){settings_note}\n",
             approval.schedule, approval.total, approval.view, approval.number
         )
     })
@@ -537,22 +573,24 @@ async fn approve(context: &Context, decided: &DecisionArgs) -> anyhow::Result<()
 
 async fn undo(
     context: &Context,
-    decided: &DecisionArgs,
+    args: &DecisionArgs,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let batch = installation.batch(&installation.engine()?)?;
-    let intake = installation.intake(decided.source).await?;
-    let of = (decided.source, decided.number);
-    let why = (decided.actor.by.as_str(), decided.reason.as_str());
-    let done = batch
-        .undo_restoration(of, why, &intake, (&Stages::default(), &stop))
+    let batch = installation.create_batch(&installation.create_engine()?)?;
+    let intake = installation.open_intake(args.source).await?;
+    let repair = (args.source, args.number);
+    let attribution = (args.actor.by.as_str(), args.reason.as_str());
+    let restoration = batch
+        .undo_restoration(repair, attribution, &intake, (&StageBars::default(), &stop))
         .await
-        .map_err(usage_or_failure)?;
-    context.output().result(&done, |done: &Restoration| {
-        format!(
-            "repair {} is undone by {} corrections; they are repair {}\n",
-            decided.number, done.changes, done.number
-        )
-    })
+        .map_err(to_command_error)?;
+    context
+        .output()
+        .print_result(&restoration, |restoration: &Restoration| {
+            format!(
+                "repair {} is undone by {} corrections; they are repair {}\n",
+                args.number, restoration.changes, restoration.number
+            )
+        })
 }

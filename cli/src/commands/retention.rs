@@ -14,7 +14,7 @@ pub(super) async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
-    let retention = installation.retention(&installation.engine()?)?;
+    let retention = installation.create_retention(&installation.create_engine()?)?;
     let reports = match command {
         RetentionCommand::Show | RetentionCommand::Run { dry_run: true } => {
             retention.show().await?
@@ -23,28 +23,28 @@ pub(super) async fn run(
     };
     context
         .output()
-        .result(&reports, |reports| text_of(reports))
+        .print_result(&reports, |reports| format_reports(reports))
 }
 
-fn text_of(reports: &[KindReport]) -> String {
-    let mut text = line([
+fn format_reports(reports: &[KindReport]) -> String {
+    let mut text = format_row([
         "kind", "of", "count", "size", "oldest", "expired", "deleted", "policy",
     ]);
     for report in reports {
-        let of = report.topic.as_deref();
-        let of = of.or_else(|| report.source.map(|source| source.name()));
-        text.push_str(&line([
+        let origin = report.topic.as_deref();
+        let origin = origin.or_else(|| report.source.map(|source| source.name()));
+        text.push_str(&format_row([
             report.kind.name(),
-            of.unwrap_or("-"),
+            origin.unwrap_or("-"),
             &report.stored.count.to_string(),
-            &size_of(&report.stored),
+            &format_size(&report.stored),
             report.stored.oldest.as_deref().unwrap_or("-"),
             &report.eligible.count.to_string(),
             &report.deleted.count.to_string(),
             &report.policy,
         ]));
         for item in &report.retained {
-            text.push_str(&format!("  {} retained: {}\n", item.count, item.why));
+            text.push_str(&format!("  {} retained: {}\n", item.count, item.reason));
         }
         for warning in &report.warnings {
             text.push_str(&format!("  note: {warning}\n"));
@@ -53,14 +53,14 @@ fn text_of(reports: &[KindReport]) -> String {
     text
 }
 
-fn line([kind, of, count, size, oldest, expired, deleted, policy]: [&str; 8]) -> String {
+fn format_row([kind, origin, count, size, oldest, expired, deleted, policy]: [&str; 8]) -> String {
     format!(
-        "{kind:<17}  {of:<32}  {count:>9}  {size:>9}  {oldest:<24}  {expired:>7}  {deleted:>7}  {policy}\n"
+        "{kind:<17}  {origin:<32}  {count:>9}  {size:>9}  {oldest:<24}  {expired:>7}  {deleted:>7}  {policy}\n"
     )
 }
 
 /// Formats bytes with a unit that leaves at most four digits.
-fn size_of(amount: &Amount) -> String {
+fn format_size(amount: &Amount) -> String {
     let Some(bytes) = amount.bytes else {
         return "-".to_owned();
     };
@@ -79,16 +79,16 @@ mod tests {
 
     #[test]
     fn sizes_have_at_most_four_digits() {
-        let size = |bytes| {
-            size_of(&Amount {
+        let format = |bytes| {
+            format_size(&Amount {
                 bytes: Some(bytes),
                 ..Amount::default()
             })
         };
-        assert_eq!(size_of(&Amount::default()), "-");
-        assert_eq!(size(0), "0 B");
-        assert_eq!(size(9_999), "9999 B");
-        assert_eq!(size(10_240), "10 KiB");
-        assert_eq!(size(u64::MAX), "16777215 TiB");
+        assert_eq!(format_size(&Amount::default()), "-");
+        assert_eq!(format(0), "0 B");
+        assert_eq!(format(9_999), "9999 B");
+        assert_eq!(format(10_240), "10 KiB");
+        assert_eq!(format(u64::MAX), "16777215 TiB");
     }
 }

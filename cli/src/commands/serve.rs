@@ -8,7 +8,7 @@ use super::Context;
 use crate::args::{ServeArgs, UpArgs};
 use crate::engine::BatchEngine;
 use crate::installation::Installation;
-use crate::roles::{self, BatchWatch, Roles, Schedule};
+use crate::roles::{self, BatchStatus, Roles, Schedule};
 
 /// Serves until `stop`.
 pub(super) async fn serve(
@@ -20,7 +20,7 @@ pub(super) async fn serve(
     let keys = &*installation.stores().keys;
     let (listener, address) = roles::listen(&args.listen, keys).await?;
     let mut roles = Roles::new(stop);
-    roles.serving(&installation, listener)?;
+    roles.start_serving(&installation, listener)?;
     context.announce("", format!("http://{address}"))?;
     roles.join().await
 }
@@ -34,20 +34,20 @@ pub(super) async fn up(
     let installation = Installation::open(context.settings()).await?;
     let keys = &*installation.stores().keys;
     let (listener, address) = roles::listen(&args.listen, keys).await?;
-    let every = args.batch_interval;
+    let interval = args.batch_interval;
     let schedule = Schedule {
-        first: every,
-        every,
+        first_delay: interval,
+        interval,
         engine: BatchEngine::Local,
     };
-    let engine = installation.engine()?;
+    let engine = installation.create_engine()?;
     let mut roles = Roles::new(stop);
-    roles.speed(&installation, &engine).await?;
-    let watch = Arc::new(BatchWatch::default());
+    roles.start_speed(&installation, &engine).await?;
+    let status = Arc::new(BatchStatus::default());
     roles
-        .batch(&installation, &engine, schedule, &watch)
+        .start_batch(&installation, &engine, schedule, &status)
         .await?;
-    roles.serving(&installation, listener)?;
+    roles.start_serving(&installation, listener)?;
     context.announce("", format!("http://{address}"))?;
     roles.join().await
 }

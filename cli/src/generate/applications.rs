@@ -5,15 +5,15 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 use showcase::words;
 
-use super::draw::{choose, happens};
-use super::entities::{RowGenerator, RowPosition};
+use super::entities::{EntityGenerator, RowPosition};
 use super::fault::Fault;
+use super::random_draws::{choose, draw_bool};
 
 const CAPACITIES: [i64; 6] = [10, 100, 999, 1_000, 10_000, 100_000];
 /// Capacity of popular applications.
-const CAPACITY_OF_POPULAR: i64 = 1_000_000;
+const POPULAR_CAPACITY: i64 = 1_000_000;
 /// Largest id of a popular application.
-const POPULAR: i64 = 20;
+const POPULAR_ID_MAX: i64 = 20;
 
 /// An application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,9 +30,9 @@ pub(super) struct Application {
 
 /// Generator of applications.
 #[derive(Debug)]
-pub(super) struct Applications;
+pub(super) struct ApplicationGenerator;
 
-impl RowGenerator for Applications {
+impl EntityGenerator for ApplicationGenerator {
     type Row = Application;
 
     const FAULTS: &'static [Fault] = &[
@@ -47,12 +47,12 @@ impl RowGenerator for Applications {
     ];
 
     fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Application {
-        let athlete_capacity = if position.number <= POPULAR {
-            Some(CAPACITY_OF_POPULAR)
+        let athlete_capacity = if position.number <= POPULAR_ID_MAX {
+            Some(POPULAR_CAPACITY)
         } else {
-            happens(rng, 0.85).then(|| choose(rng, &CAPACITIES))
+            draw_bool(rng, 0.85).then(|| choose(rng, &CAPACITIES))
         };
-        let name = words::application(rng.random_range(0..16));
+        let name = words::application_name(rng.random_range(0..16));
         Application {
             id: position.number,
             name: format!("{name} {}", position.number),
@@ -63,14 +63,14 @@ impl RowGenerator for Applications {
     }
 
     fn edit(&self, application: &mut Application, rng: &mut StdRng) {
-        if happens(rng, 0.3) {
+        if draw_bool(rng, 0.3) {
             application.edition += 1;
-            let first = application.name.split(',').next().unwrap_or_default();
-            application.name = format!("{first}, {}. edition", application.edition);
+            let base_name = application.name.split(',').next().unwrap_or_default();
+            application.name = format!("{base_name}, {}. edition", application.edition);
             return;
         }
-        let known = application.athlete_capacity;
-        while application.athlete_capacity == known {
+        let previous = application.athlete_capacity;
+        while application.athlete_capacity == previous {
             application.athlete_capacity = Some(choose(rng, &CAPACITIES));
         }
     }

@@ -6,9 +6,9 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::draw::{COUNTRIES, WeightedChoice, as_id, choose, happens};
-use super::entities::{RowGenerator, RowPosition};
+use super::entities::{EntityGenerator, RowPosition};
 use super::fault::Fault;
+use super::random_draws::{COUNTRIES, WeightedChoice, choose, draw_bool, to_i64};
 
 const GENDERS: [(&str, u32); 3] = [("M", 470), ("F", 400), ("X", 30)];
 const FIRST_NAMES: [&str; 24] = [
@@ -22,10 +22,10 @@ const LAST_NAMES: [&str; 24] = [
     "Sato", "Tamang", "Usman", "Viljoen", "Yılmaz",
 ];
 /// Earliest year of birth, and the number of following years.
-const BORN: (i64, f64) = (1938, 76.0);
-/// Lowest weight and range of weights, in tenths of a kg.
-const WEIGHT_OF_WOMEN: (f64, f64) = (400.0, 500.0);
-const WEIGHT_OF_OTHERS: (f64, f64) = (500.0, 720.0);
+const BIRTH_YEARS: (i64, f64) = (1938, 76.0);
+/// Lowest weight and width of the range, in tenths of a kg.
+const WOMENS_WEIGHTS: (f64, f64) = (400.0, 500.0);
+const OTHER_WEIGHTS: (f64, f64) = (500.0, 720.0);
 
 /// An athlete.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,31 +49,31 @@ pub(super) struct Athlete {
 
 /// Generator of athletes.
 #[derive(Debug)]
-pub(super) struct Athletes {
+pub(super) struct AthleteGenerator {
     genders: WeightedChoice<&'static str>,
     countries: WeightedChoice<&'static str>,
-    are_named: bool,
+    has_distinct_names: bool,
 }
 
-impl Athletes {
+impl AthleteGenerator {
     pub(super) fn new() -> Self {
         Self {
             genders: WeightedChoice::new(&GENDERS),
             countries: WeightedChoice::new(&COUNTRIES),
-            are_named: false,
+            has_distinct_names: false,
         }
     }
 
     /// Gives the first 576 athletes distinct names.
-    pub(super) fn named() -> Self {
+    pub(super) fn with_distinct_names() -> Self {
         Self {
-            are_named: true,
+            has_distinct_names: true,
             ..Self::new()
         }
     }
 }
 
-impl RowGenerator for Athletes {
+impl EntityGenerator for AthleteGenerator {
     type Row = Athlete;
 
     const FAULTS: &'static [Fault] = &[
@@ -92,20 +92,20 @@ impl RowGenerator for Athletes {
 
     fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Athlete {
         let gender = self.genders.draw(rng);
-        let name = if self.are_named {
-            Some(name_of(position.number))
+        let name = if self.has_distinct_names {
+            Some(number_to_name(position.number))
         } else {
-            happens(rng, 0.95).then(|| name(rng))
+            draw_bool(rng, 0.95).then(|| draw_name(rng))
         };
         Athlete {
             id: position.number,
             name,
             gender,
-            birth_year: happens(rng, 0.88).then(|| birth_year(rng)),
-            weight_kg: happens(rng, 0.75).then(|| weight_kg(gender, rng)),
+            birth_year: draw_bool(rng, 0.88).then(|| draw_birth_year(rng)),
+            weight_kg: draw_bool(rng, 0.75).then(|| draw_weight_kg(gender, rng)),
             country: self.countries.draw(rng),
-            is_disqualified: happens(rng, 0.005),
-            is_deleted: happens(rng, 0.01),
+            is_disqualified: draw_bool(rng, 0.005),
+            is_deleted: draw_bool(rng, 0.01),
         }
     }
 
@@ -114,7 +114,7 @@ impl RowGenerator for Athletes {
             0..=4 => {
                 let weight = athlete.weight_kg;
                 while athlete.weight_kg == weight {
-                    athlete.weight_kg = Some(weight_kg(athlete.gender, rng));
+                    athlete.weight_kg = Some(draw_weight_kg(athlete.gender, rng));
                 }
             }
             5 => {
@@ -127,13 +127,13 @@ impl RowGenerator for Athletes {
             6 => {
                 let year = athlete.birth_year;
                 while athlete.birth_year == year {
-                    athlete.birth_year = Some(birth_year(rng));
+                    athlete.birth_year = Some(draw_birth_year(rng));
                 }
             }
             7 => {
-                let known = athlete.name.clone();
-                while athlete.name == known {
-                    athlete.name = Some(name(rng));
+                let previous = athlete.name.clone();
+                while athlete.name == previous {
+                    athlete.name = Some(draw_name(rng));
                 }
             }
             8 => athlete.is_disqualified = !athlete.is_disqualified,
@@ -142,8 +142,8 @@ impl RowGenerator for Athletes {
     }
 }
 
-/// The name for a number. As many consecutive numbers as there are full names have distinct names.
-fn name_of(number: i64) -> String {
+/// Returns the name for a number. Consecutive numbers up to the count of full names have distinct names.
+fn number_to_name(number: i64) -> String {
     let number = usize::try_from(number).unwrap_or_default();
     let round = number / FIRST_NAMES.len();
     let first = FIRST_NAMES[number % FIRST_NAMES.len()];
@@ -151,29 +151,29 @@ fn name_of(number: i64) -> String {
     format!("{first} {last}")
 }
 
-fn name(rng: &mut StdRng) -> String {
+fn draw_name(rng: &mut StdRng) -> String {
     let first = choose(rng, &FIRST_NAMES);
     format!("{first} {}", choose(rng, &LAST_NAMES))
 }
 
-fn birth_year(rng: &mut StdRng) -> i64 {
-    let (first, range) = BORN;
-    first + as_id(range * bell_fraction(rng))
+fn draw_birth_year(rng: &mut StdRng) -> i64 {
+    let (first_year, range) = BIRTH_YEARS;
+    first_year + to_i64(range * draw_bell_fraction(rng))
 }
 
-/// Weight in tenths of a kg; many are whole kg.
-fn weight_kg(gender: Option<&'static str>, rng: &mut StdRng) -> f64 {
+/// Draws a weight with tenths of a kg; many weights are whole kg.
+fn draw_weight_kg(gender: Option<&'static str>, rng: &mut StdRng) -> f64 {
     let (lightest, range) = match gender {
-        Some("F") => WEIGHT_OF_WOMEN,
-        _ => WEIGHT_OF_OTHERS,
+        Some("F") => WOMENS_WEIGHTS,
+        _ => OTHER_WEIGHTS,
     };
-    let tenths = u32::try_from(as_id(lightest + range * bell_fraction(rng))).unwrap_or(700);
-    let is_whole = happens(rng, 0.6);
+    let tenths = u32::try_from(to_i64(lightest + range * draw_bell_fraction(rng))).unwrap_or(700);
+    let is_whole = draw_bool(rng, 0.6);
     f64::from(if is_whole { tenths / 10 * 10 } else { tenths }) / 10.0
 }
 
-/// From 0 to 1, mostly near the middle.
-fn bell_fraction(rng: &mut StdRng) -> f64 {
+/// Draws from 0 to 1, mostly near the middle.
+fn draw_bell_fraction(rng: &mut StdRng) -> f64 {
     (rng.random::<f64>() + rng.random::<f64>() + rng.random::<f64>()) / 3.0
 }
 
@@ -181,11 +181,11 @@ fn bell_fraction(rng: &mut StdRng) -> f64 {
 mod tests {
     use std::collections::HashSet;
 
-    use super::name_of;
+    use super::number_to_name;
 
     #[test]
-    fn names_of_some_hundreds_of_numbers_differ() {
-        let names: HashSet<_> = (1..=576).map(name_of).collect();
+    fn consecutive_numbers_have_distinct_names() {
+        let names: HashSet<_> = (1..=576).map(number_to_name).collect();
         assert_eq!(names.len(), 576);
     }
 }

@@ -5,16 +5,16 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::article::Article;
-use super::draw::{Skewed, happens, instant};
-use super::entities::{RowGenerator, RowPosition, id_offset};
+use super::article::ArticleDistribution;
+use super::entities::{EntityGenerator, RowPosition, compute_id_offset};
 use super::fault::Fault;
-use super::request::Request;
-use super::rhythm::Rhythm;
-use crate::args::Shape;
+use super::random_draws::{SkewedIds, draw_bool, timestamp_from_ms};
+use super::request::GenerateRequest;
+use super::time_distribution::TimeDistribution;
+use crate::args::AuthorizationShape;
 
 /// Maximum time from creation to revocation.
-const REVOKED_WITHIN_MS: i64 = 300 * 24 * 3_600_000;
+const REVOCATION_DELAY_MAX_MS: i64 = 300 * 24 * 3_600_000;
 /// A time that every source rejects.
 const YEAR_2500: &str = "\"2500-01-01T00:00:00Z\"";
 
@@ -31,69 +31,75 @@ pub(super) struct Authorization {
 
 /// Distribution of authorizations over applications and athletes.
 #[derive(Debug)]
-enum Spread {
-    Skewed { applications: Skewed, athletes: i64 },
-    Article(Article),
+enum Distribution {
+    Skewed {
+        applications: SkewedIds,
+        athlete_count: i64,
+    },
+    Article(ArticleDistribution),
 }
 
-impl Spread {
-    fn new(request: &Request) -> Self {
+impl Distribution {
+    fn new(request: &GenerateRequest) -> Self {
         match request.shape {
-            Shape::Skewed => Self::Skewed {
-                applications: Skewed::new(request.applications, 4),
-                athletes: request.athletes.cast_signed(),
+            AuthorizationShape::Skewed => Self::Skewed {
+                applications: SkewedIds::new(request.applications, 4),
+                athlete_count: request.athletes.cast_signed(),
             },
-            Shape::Article => Self::Article(Article::new(request)),
+            AuthorizationShape::Article => Self::Article(ArticleDistribution::new(request)),
         }
     }
 
     /// Draws an application and an athlete.
-    fn pair(&self, position: RowPosition, rng: &mut StdRng) -> (i64, i64) {
+    fn draw_pair(&self, position: RowPosition, rng: &mut StdRng) -> (i64, i64) {
         match self {
             Self::Skewed {
                 applications,
-                athletes,
+                athlete_count,
             } => {
-                let application = applications.draw(rng);
-                (application, rng.random_range(1..=(*athletes).max(1)))
+                let application_id = applications.draw(rng);
+                (
+                    application_id,
+                    rng.random_range(1..=(*athlete_count).max(1)),
+                )
             }
-            Self::Article(article) => article.pair(position.number),
+            Self::Article(article) => article.assign_pair(position.number),
         }
     }
 }
 
 /// Generator of authorizations.
 #[derive(Debug)]
-pub(super) struct Authorizations {
-    rhythm: Rhythm,
-    until_ms: i64,
-    rows: u64,
-    spread: Spread,
-    revoked: f64,
-    ids_before: i64,
+pub(super) struct AuthorizationGenerator {
+    times: TimeDistribution,
+    end_ms: i64,
+    row_count: u64,
+    distribution: Distribution,
+    revoked_fraction: f64,
+    id_offset: i64,
 }
 
-impl Authorizations {
-    pub(super) fn new(request: &Request) -> Self {
+impl AuthorizationGenerator {
+    pub(super) fn new(request: &GenerateRequest) -> Self {
         Self {
-            rhythm: Rhythm::new(request.from_ms, request.until_ms),
-            until_ms: request.until_ms,
-            rows: request.rows,
-            spread: Spread::new(request),
-            revoked: request.revoked,
-            ids_before: id_offset(request.seed),
+            times: TimeDistribution::new(request.from_ms, request.end_ms),
+            end_ms: request.end_ms,
+            row_count: request.row_count,
+            distribution: Distribution::new(request),
+            revoked_fraction: request.revoked_fraction,
+            id_offset: compute_id_offset(request.seed),
         }
     }
 
-    /// Time of the revocation of an authorization.
-    fn revoked_at(&self, created_at: Timestamp, rng: &mut StdRng) -> Timestamp {
+    /// Draws the time of the revocation of an authorization.
+    fn draw_revocation(&self, created_at: Timestamp, rng: &mut StdRng) -> Timestamp {
         let created_at_ms = created_at.as_millisecond();
-        let rest_ms = (self.until_ms - created_at_ms).clamp(1, REVOKED_WITHIN_MS);
-        instant(created_at_ms + rng.random_range(0..rest_ms))
+        let range_ms = (self.end_ms - created_at_ms).clamp(1, REVOCATION_DELAY_MAX_MS);
+        timestamp_from_ms(created_at_ms + rng.random_range(0..range_ms))
     }
 }
 
-impl RowGenerator for Authorizations {
+impl EntityGenerator for AuthorizationGenerator {
     type Row = Authorization;
 
     const FAULTS: &'static [Fault] = &[
@@ -110,23 +116,23 @@ impl RowGenerator for Authorizations {
 
     fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Authorization {
         let created_at_ms = position
-            .at_ms
-            .unwrap_or_else(|| self.rhythm.at(position.row, self.rows));
-        let created_at = instant(created_at_ms);
-        let is_revoked = happens(rng, self.revoked);
-        let (application_id, athlete_id) = self.spread.pair(position, rng);
+            .time_ms
+            .unwrap_or_else(|| self.times.time_at(position.rows_before, self.row_count));
+        let created_at = timestamp_from_ms(created_at_ms);
+        let is_revoked = draw_bool(rng, self.revoked_fraction);
+        let (application_id, athlete_id) = self.distribution.draw_pair(position, rng);
         Authorization {
-            id: self.ids_before + position.number,
+            id: self.id_offset + position.number,
             application_id,
             athlete_id,
             created_at,
-            revoked_at: is_revoked.then(|| self.revoked_at(created_at, rng)),
+            revoked_at: is_revoked.then(|| self.draw_revocation(created_at, rng)),
         }
     }
 
     fn edit(&self, authorization: &mut Authorization, rng: &mut StdRng) {
         authorization.revoked_at = match authorization.revoked_at {
-            None => Some(self.revoked_at(authorization.created_at, rng)),
+            None => Some(self.draw_revocation(authorization.created_at, rng)),
             Some(_) => None,
         };
     }

@@ -6,11 +6,11 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::draw::happens;
-use super::entities::{RowGenerator, RowPosition};
+use super::entities::{EntityGenerator, RowPosition};
 use super::fault::Fault;
-use super::pairs::{Extent, Pairs};
-use super::request::Request;
+use super::pairs::{PairCounts, PairGenerator};
+use super::random_draws::draw_bool;
+use super::request::GenerateRequest;
 
 /// Membership of an athlete in a club.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,29 +23,31 @@ pub(super) struct Membership {
 
 /// Generator of memberships.
 #[derive(Debug)]
-pub(super) struct Clubs {
-    pairs: Pairs,
-    athletes: i64,
+pub(super) struct MembershipGenerator {
+    pairs: PairGenerator,
+    athlete_count: i64,
 }
 
-impl Clubs {
+impl MembershipGenerator {
+    /// Creates the generator of a request.
+    ///
     /// # Errors
     /// More memberships than distinct pairs.
-    pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
-        let extent = Extent {
-            pairs: request.rows,
+    pub(super) fn new(request: &GenerateRequest) -> anyhow::Result<Self> {
+        let counts = PairCounts {
+            pairs: request.row_count,
             firsts: (request.clubs, "clubs"),
             seconds: (request.athletes, "athletes"),
-            of_one_kind: false,
+            are_same_kind: false,
         };
         Ok(Self {
-            pairs: Pairs::new(extent)?,
-            athletes: request.athletes.cast_signed(),
+            pairs: PairGenerator::new(counts)?,
+            athlete_count: request.athletes.cast_signed(),
         })
     }
 }
 
-impl RowGenerator for Clubs {
+impl EntityGenerator for MembershipGenerator {
     type Row = Membership;
 
     const FAULTS: &'static [Fault] = &[
@@ -58,13 +60,15 @@ impl RowGenerator for Clubs {
         Fault::huge("athlete_id"),
     ];
 
-    fn generate(&mut self, _place: RowPosition, rng: &mut StdRng) -> Membership {
-        let athletes = self.athletes.max(1);
-        let (club_id, athlete_id) = self.pairs.next(rng, |rng| rng.random_range(1..=athletes));
+    fn generate(&mut self, _position: RowPosition, rng: &mut StdRng) -> Membership {
+        let id_max = self.athlete_count.max(1);
+        let (club_id, athlete_id) = self
+            .pairs
+            .next_pair(rng, |rng| rng.random_range(1..=id_max));
         Membership {
             club_id,
             athlete_id,
-            is_deleted: happens(rng, 0.01),
+            is_deleted: draw_bool(rng, 0.01),
         }
     }
 

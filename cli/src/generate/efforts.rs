@@ -10,14 +10,16 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use super::draw::{Skewed, WeightedChoice, as_id, happens, hash_fraction, instant};
-use super::entities::{RowGenerator, RowPosition, id_offset};
+use super::entities::{EntityGenerator, RowPosition, compute_id_offset};
 use super::fault::Fault;
-use super::request::Request;
-use super::rhythm::Rhythm;
+use super::random_draws::{
+    SkewedIds, WeightedChoice, draw_bool, hash_to_fraction, timestamp_from_ms, to_i64,
+};
+use super::request::GenerateRequest;
+use super::time_distribution::TimeDistribution;
 
 /// Time zones with weights per thousand segments; the rest has none, which is UTC.
-const ZONES: [(&str, u32); 12] = [
+const TIME_ZONES: [(&str, u32); 12] = [
     ("Europe/Berlin", 180),
     ("Europe/London", 150),
     ("America/New_York", 130),
@@ -31,12 +33,12 @@ const ZONES: [(&str, u32); 12] = [
     ("Pacific/Auckland", 30),
     ("Asia/Kathmandu", 20),
 ];
-/// Shortest typical time of a segment, and the range of typical times.
-const USUAL_S: (f64, f64) = (40.0, 3_600.0);
+/// Shortest typical time of a segment, and the width of the range of typical times.
+const TYPICAL_TIMES_S: (f64, f64) = (40.0, 3_600.0);
 /// Maximum draws to find a segment in the time zone of the activity.
-const TRIES: u32 = 12;
-/// Separates these values from those that draw rows.
-const WORLD: u64 = 0x0005_e63e_4715_ba11;
+const SEGMENT_DRAWS_MAX: u32 = 12;
+/// Separates the random numbers of segments and athletes from those of rows.
+const PROPERTIES_SEED: u64 = 0x0005_e63e_4715_ba11;
 
 /// An effort.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -70,101 +72,104 @@ struct Activity {
 
 /// Generator of efforts.
 #[derive(Debug)]
-pub(super) struct Efforts {
-    rhythm: Rhythm,
+pub(super) struct EffortGenerator {
+    times: TimeDistribution,
     from_ms: i64,
-    until_ms: i64,
-    rows: u64,
-    segments: Skewed,
-    athletes: u64,
-    active_athletes: Skewed,
+    end_ms: i64,
+    row_count: u64,
+    segments: SkewedIds,
+    athlete_count: u64,
+    active_athletes: SkewedIds,
     zones: WeightedChoice<&'static str>,
-    ids_before: i64,
-    segment_key: u64,
-    zone_key: u64,
-    athlete_key: u64,
-    activities: i64,
+    id_offset: i64,
+    segment_hash_key: u64,
+    zone_hash_key: u64,
+    athlete_hash_key: u64,
+    activity_count: i64,
     activity: Activity,
 }
 
-impl Efforts {
-    pub(super) fn new(request: &Request) -> Self {
-        let mut world = StdRng::seed_from_u64(request.seed ^ WORLD);
+impl EffortGenerator {
+    pub(super) fn new(request: &GenerateRequest) -> Self {
+        let mut properties = StdRng::seed_from_u64(request.seed ^ PROPERTIES_SEED);
         Self {
-            rhythm: Rhythm::new(request.from_ms, request.until_ms),
+            times: TimeDistribution::new(request.from_ms, request.end_ms),
             from_ms: request.from_ms,
-            until_ms: request.until_ms,
-            rows: request.rows,
-            segments: Skewed::new(request.segments, 3),
-            athletes: request.athletes,
-            active_athletes: Skewed::new(request.athletes, 6),
-            zones: WeightedChoice::new(&ZONES),
-            ids_before: id_offset(request.seed),
-            segment_key: world.random(),
-            zone_key: world.random(),
-            athlete_key: world.random(),
-            activities: 0,
+            end_ms: request.end_ms,
+            row_count: request.row_count,
+            segments: SkewedIds::new(request.segments, 3),
+            athlete_count: request.athletes,
+            active_athletes: SkewedIds::new(request.athletes, 6),
+            zones: WeightedChoice::new(&TIME_ZONES),
+            id_offset: compute_id_offset(request.seed),
+            segment_hash_key: properties.random(),
+            zone_hash_key: properties.random(),
+            athlete_hash_key: properties.random(),
+            activity_count: 0,
             activity: Activity::default(),
         }
     }
 
     /// Starts the next activity, in the time zone of its first segment.
-    fn begin(&mut self, position: RowPosition, segment_id: i64, rng: &mut StdRng) {
-        let at_ms = position
-            .at_ms
-            .unwrap_or_else(|| self.rhythm.at(position.row, self.rows));
-        let athlete_id = if happens(rng, 0.8) {
-            rng.random_range(1..=self.athletes.max(1)).cast_signed()
+    fn start_activity(&mut self, position: RowPosition, segment_id: i64, rng: &mut StdRng) {
+        let time_ms = position
+            .time_ms
+            .unwrap_or_else(|| self.times.time_at(position.rows_before, self.row_count));
+        let athlete_id = if draw_bool(rng, 0.8) {
+            rng.random_range(1..=self.athlete_count.max(1))
+                .cast_signed()
         } else {
             self.active_athletes.draw(rng)
         };
-        self.activities += 1;
+        self.activity_count += 1;
         self.activity = Activity {
-            id: self.ids_before + self.activities,
+            id: self.id_offset + self.activity_count,
             athlete_id,
-            tz: self.tz(segment_id),
+            tz: self.time_zone(segment_id),
             efforts_left: rng.random_range(1..=4) * rng.random_range(1..=3),
             // Watches count whole seconds.
-            next_ms: at_ms
+            next_ms: time_ms
                 .div_euclid(1_000)
                 .saturating_mul(1_000)
                 .max(self.from_ms),
         };
     }
 
-    /// Segment of the next effort of the activity, if there is one.
-    fn next_segment(&self, rng: &mut StdRng) -> Option<i64> {
-        if self.activity.efforts_left == 0 || self.activity.next_ms >= self.until_ms {
+    /// Draws the segment of the next effort of the activity, if there is one.
+    fn draw_segment(&self, rng: &mut StdRng) -> Option<i64> {
+        if self.activity.efforts_left == 0 || self.activity.next_ms >= self.end_ms {
             return None;
         }
-        (0..TRIES)
+        (0..SEGMENT_DRAWS_MAX)
             .map(|_| self.segments.draw(rng))
-            .find(|segment_id| self.tz(*segment_id) == self.activity.tz)
+            .find(|segment_id| self.time_zone(*segment_id) == self.activity.tz)
     }
 
     /// Time zone of a segment.
-    fn tz(&self, segment_id: i64) -> Option<&'static str> {
-        self.zones
-            .at(hash_fraction(segment_id.unsigned_abs() ^ self.zone_key))
+    fn time_zone(&self, segment_id: i64) -> Option<&'static str> {
+        self.zones.value_at_quantile(hash_to_fraction(
+            segment_id.unsigned_abs() ^ self.zone_hash_key,
+        ))
     }
 
-    /// Time of the athlete on the segment, in whole seconds.
-    fn elapsed_time_s(&self, segment_id: i64, athlete_id: i64, rng: &mut StdRng) -> i64 {
-        let (shortest, range) = USUAL_S;
-        let length = hash_fraction(segment_id.unsigned_abs() ^ self.segment_key);
-        let usual = shortest + range * length * length;
-        let pace = 0.75 + 0.7 * hash_fraction(athlete_id.unsigned_abs() ^ self.athlete_key);
-        let form = 0.92 + 0.08 * (rng.random::<f64>() + rng.random::<f64>());
-        let rests = if happens(rng, 0.03) {
+    /// Draws the time of the athlete on the segment, in whole seconds.
+    fn draw_elapsed_s(&self, segment_id: i64, athlete_id: i64, rng: &mut StdRng) -> i64 {
+        let (shortest_s, range_s) = TYPICAL_TIMES_S;
+        let length = hash_to_fraction(segment_id.unsigned_abs() ^ self.segment_hash_key);
+        let typical_s = shortest_s + range_s * length * length;
+        let pace_factor =
+            0.75 + 0.7 * hash_to_fraction(athlete_id.unsigned_abs() ^ self.athlete_hash_key);
+        let form_factor = 0.92 + 0.08 * (rng.random::<f64>() + rng.random::<f64>());
+        let rest_factor = if draw_bool(rng, 0.03) {
             1.0 + 4.0 * rng.random::<f64>()
         } else {
             1.0
         };
-        as_id(usual * pace * form * rests).max(1)
+        to_i64(typical_s * pace_factor * form_factor * rest_factor).max(1)
     }
 }
 
-impl RowGenerator for Efforts {
+impl EntityGenerator for EffortGenerator {
     type Row = Effort;
 
     const FAULTS: &'static [Fault] = &[
@@ -182,12 +187,12 @@ impl RowGenerator for Efforts {
     ];
 
     fn generate(&mut self, position: RowPosition, rng: &mut StdRng) -> Effort {
-        if let Some(at_ms) = position.at_ms {
-            (self.from_ms, self.until_ms) = (i64::MIN, at_ms);
+        if let Some(time_ms) = position.time_ms {
+            (self.from_ms, self.end_ms) = (i64::MIN, time_ms);
         }
-        let segment_id = self.next_segment(rng).unwrap_or_else(|| {
+        let segment_id = self.draw_segment(rng).unwrap_or_else(|| {
             let segment_id = self.segments.draw(rng);
-            self.begin(position, segment_id, rng);
+            self.start_activity(position, segment_id, rng);
             segment_id
         });
         let Activity {
@@ -197,7 +202,7 @@ impl RowGenerator for Efforts {
             next_ms: started_at_ms,
             ..
         } = self.activity;
-        let elapsed_time_s = self.elapsed_time_s(segment_id, athlete_id, rng);
+        let elapsed_time_s = self.draw_elapsed_s(segment_id, athlete_id, rng);
         let pause_s = rng.random_range(20..900);
         self.activity.efforts_left -= 1;
         self.activity.next_ms = started_at_ms.saturating_add((elapsed_time_s + pause_s) * 1_000);
@@ -207,15 +212,15 @@ impl RowGenerator for Efforts {
             _ => None,
         };
         Effort {
-            id: self.ids_before + position.number,
+            id: self.id_offset + position.number,
             segment_id,
             athlete_id,
             activity_id,
             elapsed_time_s,
-            started_at: instant(started_at_ms),
+            started_at: timestamp_from_ms(started_at_ms),
             tz,
             visibility,
-            is_deleted: happens(rng, 0.01),
+            is_deleted: draw_bool(rng, 0.01),
         }
     }
 
@@ -223,9 +228,9 @@ impl RowGenerator for Efforts {
         match rng.random_range(0..10) {
             0..=5 => {
                 let elapsed_s = effort.elapsed_time_s;
-                let by_s = rng.random_range(1..=(elapsed_s / 4).max(1));
-                let is_less = elapsed_s > by_s && rng.random();
-                effort.elapsed_time_s += if is_less { -by_s } else { by_s };
+                let change_s = rng.random_range(1..=(elapsed_s / 4).max(1));
+                let is_shorter = elapsed_s > change_s && rng.random();
+                effort.elapsed_time_s += if is_shorter { -change_s } else { change_s };
             }
             6..=7 => {
                 let is_hidden = effort.visibility == Some("only_me");

@@ -43,8 +43,8 @@ impl Fault {
         Self::WrongType(field, "\"2025-02-30T12:00:00Z\"")
     }
 
-    /// The most similar fault that typed columns can express.
-    pub(super) fn in_columns(self, source: Source) -> Self {
+    /// Returns the most similar fault that typed columns can express.
+    pub(super) fn for_typed_columns(self, source: Source) -> Self {
         match (self, fields(source)) {
             (Self::Truncated | Self::NotJson, [first, ..]) => Self::Missing(first.name),
             (Self::WrongType(field, _), _) => Self::Missing(field),
@@ -67,12 +67,12 @@ impl Fault {
             _ => row.get(name).map(|value| value.get()),
         };
         let fields = fields(source).iter();
-        let there = fields.filter_map(|field| Some((field.name, value(field.name)?)));
+        let present = fields.filter_map(|field| Some((field.name, value(field.name)?)));
         if self == Self::NotJson {
-            let values: Vec<&str> = there.map(|(_, value)| value).collect();
+            let values: Vec<&str> = present.map(|(_, value)| value).collect();
             return values.join(",").into_bytes();
         }
-        let pairs: Vec<String> = there
+        let pairs: Vec<String> = present
             .map(|(name, value)| format!("\"{name}\":{value}"))
             .collect();
         format!("{{{}}}", pairs.join(",")).into_bytes()

@@ -5,11 +5,11 @@ use std::ops::Not;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::draw::{Skewed, happens};
-use super::entities::{RowGenerator, RowPosition};
+use super::entities::{EntityGenerator, RowPosition};
 use super::fault::Fault;
-use super::pairs::{Extent, Pairs};
-use super::request::Request;
+use super::pairs::{PairCounts, PairGenerator};
+use super::random_draws::{SkewedIds, draw_bool};
+use super::request::GenerateRequest;
 
 /// An athlete who follows another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -22,30 +22,32 @@ pub(super) struct Follow {
 
 /// Generator of follows.
 #[derive(Debug)]
-pub(super) struct Follows {
-    pairs: Pairs,
-    followed: Skewed,
+pub(super) struct FollowGenerator {
+    pairs: PairGenerator,
+    followed: SkewedIds,
 }
 
-impl Follows {
+impl FollowGenerator {
+    /// Creates the generator of a request.
+    ///
     /// # Errors
     /// More follows than distinct pairs.
-    pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
+    pub(super) fn new(request: &GenerateRequest) -> anyhow::Result<Self> {
         let athletes = (request.athletes, "athletes");
-        let extent = Extent {
-            pairs: request.rows,
+        let counts = PairCounts {
+            pairs: request.row_count,
             firsts: athletes,
             seconds: athletes,
-            of_one_kind: true,
+            are_same_kind: true,
         };
         Ok(Self {
-            pairs: Pairs::new(extent)?,
-            followed: Skewed::new(request.athletes, 3),
+            pairs: PairGenerator::new(counts)?,
+            followed: SkewedIds::new(request.athletes, 3),
         })
     }
 }
 
-impl RowGenerator for Follows {
+impl EntityGenerator for FollowGenerator {
     type Row = Follow;
 
     const FAULTS: &'static [Fault] = &[
@@ -58,13 +60,13 @@ impl RowGenerator for Follows {
         Fault::huge("followed_id"),
     ];
 
-    fn generate(&mut self, _place: RowPosition, rng: &mut StdRng) -> Follow {
+    fn generate(&mut self, _position: RowPosition, rng: &mut StdRng) -> Follow {
         let followed = self.followed;
-        let (follower_id, followed_id) = self.pairs.next(rng, |rng| followed.draw(rng));
+        let (follower_id, followed_id) = self.pairs.next_pair(rng, |rng| followed.draw(rng));
         Follow {
             follower_id,
             followed_id,
-            is_deleted: happens(rng, 0.01),
+            is_deleted: draw_bool(rng, 0.01),
         }
     }
 

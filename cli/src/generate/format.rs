@@ -1,38 +1,38 @@
-//! File formats by file name.
+//! Detects file formats by file name.
 
 use std::path::Path;
 
-use crate::args::Format;
-use crate::failure::usage;
+use crate::args::FileFormat;
+use crate::failure::usage_error;
 
-/// The format of a file: the explicit one, else by the extension. `compressed` returns the remedy for the extension of a
-/// compressed file.
+/// Returns the explicit format of a file, else the one of its extension. `remedy` says what to do with a
+/// file that is compressed in the format of the extension.
 ///
 /// # Errors
 /// An unknown extension.
-pub(crate) fn format_of(
+pub(crate) fn detect_format(
     path: &Path,
-    said: Option<Format>,
-    compressed: impl FnOnce(&str) -> String,
-) -> anyhow::Result<Format> {
-    if let Some(said) = said {
-        return Ok(said);
+    explicit: Option<FileFormat>,
+    remedy: impl FnOnce(&str) -> String,
+) -> anyhow::Result<FileFormat> {
+    if let Some(explicit) = explicit {
+        return Ok(explicit);
     }
     if path == Path::new("-") {
-        return Ok(Format::Jsonl);
+        return Ok(FileFormat::Jsonl);
     }
     let extension = path
         .extension()
         .map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
-        Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
-        Some("parquet") => Ok(Format::Parquet),
-        Some(extension @ ("gz" | "zst" | "bz2" | "xz")) => Err(usage(format!(
+        Some("jsonl" | "ndjson" | "json") => Ok(FileFormat::Jsonl),
+        Some("parquet") => Ok(FileFormat::Parquet),
+        Some(extension @ ("gz" | "zst" | "bz2" | "xz")) => Err(usage_error(format!(
             "{}: {}",
             path.display(),
-            compressed(extension)
+            remedy(extension)
         ))),
-        _ => Err(usage(format!(
+        _ => Err(usage_error(format!(
             "{}: unknown file extension; add --format jsonl or --format parquet",
             path.display()
         ))),

@@ -5,14 +5,14 @@ use serde::Serialize;
 
 use super::rows::Row;
 
-/// Appends the row as a line with a line end.
-pub(crate) fn write_line<R: Serialize>(line: &mut Vec<u8>, source: Source, row: &Row<R>) {
-    let begin = line.len();
+/// Appends the row as a line, with its line feed.
+pub(crate) fn write_line<R: Serialize>(lines: &mut Vec<u8>, source: Source, row: &Row<R>) {
+    let start = lines.len();
     // Writing to memory does not fail.
-    drop(serde_json::to_writer(&mut *line, &row.record));
+    drop(serde_json::to_writer(&mut *lines, &row.record));
     if let Some(fault) = row.fault {
-        let whole = line.split_off(begin);
-        line.extend(fault.corrupt(source, &whole));
+        let valid_line = lines.split_off(start);
+        lines.extend(fault.corrupt(source, &valid_line));
     }
-    line.push(b'\n');
+    lines.push(b'\n');
 }

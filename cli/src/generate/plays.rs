@@ -7,15 +7,16 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use super::draw::{
-    COUNTRIES, Skewed, WeightedChoice, as_f64, as_id, as_index, happens, hash_fraction, instant,
-};
 use super::fault::Fault;
-use super::request::Request;
-use super::rhythm::Rhythm;
-use super::rows::{Mix, Row, Rows};
+use super::random_draws::{
+    COUNTRIES, SkewedIds, WeightedChoice, draw_bool, hash_to_fraction, timestamp_from_ms, to_f64,
+    to_i64, to_usize,
+};
+use super::request::GenerateRequest;
+use super::rows::{GeneratedRows, Row, RowMix};
+use super::time_distribution::TimeDistribution;
 
-/// Earlier events that may be repeated.
+/// Maximum earlier events that may be repeated.
 const REPEAT_WINDOW_MAX: usize = 4_096;
 const HOUR_MS: i64 = 3_600_000;
 
@@ -33,11 +34,11 @@ const REFERRERS: [(&str, u32); 13] = [
     ("https://blog.example/\"best of\"", 15),
     ("https://пример.example/музыка", 10),
     ("", 5),
-    (POSTS, 60),
+    (BLOG_POST_PREFIX, 60),
 ];
 
 /// Prefix of numbered blog pages.
-const POSTS: &str = "https://blog.example/posts/";
+const BLOG_POST_PREFIX: &str = "https://blog.example/posts/";
 
 const FAULTS: [Fault; 9] = [
     Fault::Truncated,
@@ -53,7 +54,7 @@ const FAULTS: [Fault; 9] = [
 
 /// The number of distinct ids of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct IdCounts {
     /// Number of owners.
     pub(crate) owners: u64,
     /// Number of tracks.
@@ -64,7 +65,7 @@ pub(crate) struct Shape {
     pub(crate) apps: u64,
 }
 
-impl Default for Shape {
+impl Default for IdCounts {
     fn default() -> Self {
         Self {
             owners: 1_000,
@@ -95,122 +96,124 @@ pub(crate) struct Play {
     amount: Option<i64>,
 }
 
-/// An endless stream of events.
+/// Generator of events.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub(crate) struct EventGenerator {
     rng: StdRng,
-    series: u32,
-    shape: Shape,
-    mix: Mix,
-    tracks: Skewed,
-    listeners: Skewed,
-    apps: Skewed,
+    id_prefix: u32,
+    id_counts: IdCounts,
+    mix: RowMix,
+    tracks: SkewedIds,
+    listeners: SkewedIds,
+    apps: SkewedIds,
     countries: WeightedChoice<&'static str>,
     referrers: WeightedChoice<&'static str>,
     recent: Vec<Play>,
-    remembered: usize,
+    repeat_window: usize,
     /// Index of the next event in the ring of recent ones.
-    next: usize,
+    next_index: usize,
     /// Amount of each event, if not 1.
     amount: i64,
 }
 
-impl Traffic {
-    /// Creates the stream of a seed.
+impl EventGenerator {
+    /// Creates the generator of a seed.
     ///
     /// # Errors
-    /// A shape without owners, tracks or listeners.
-    pub(crate) fn new(seed: u64, shape: Shape, mix: Mix) -> anyhow::Result<Self> {
-        anyhow::ensure!(shape.owners > 0, "the number of owners is 0");
+    /// Counts without owners, tracks or listeners.
+    pub(crate) fn new(seed: u64, id_counts: IdCounts, mix: RowMix) -> anyhow::Result<Self> {
+        anyhow::ensure!(id_counts.owners > 0, "the number of owners is 0");
         let mut rng = StdRng::seed_from_u64(seed);
         Ok(Self {
-            series: rng.random(),
+            id_prefix: rng.random(),
             rng,
-            shape,
+            id_counts,
             mix,
-            tracks: Skewed::new(shape.tracks, -20),
-            listeners: Skewed::new(shape.listeners, 4),
-            apps: Skewed::new(shape.apps, -5),
+            tracks: SkewedIds::new(id_counts.tracks, -20),
+            listeners: SkewedIds::new(id_counts.listeners, 4),
+            apps: SkewedIds::new(id_counts.apps, -5),
             countries: WeightedChoice::new(&COUNTRIES),
             referrers: WeightedChoice::new(&REFERRERS),
             recent: Vec::new(),
-            remembered: REPEAT_WINDOW_MAX,
-            next: 0,
+            repeat_window: REPEAT_WINDOW_MAX,
+            next_index: 0,
             amount: 1,
         })
     }
 
     /// Repeats only the last `events` events.
     pub(crate) fn with_repeat_window(mut self, events: usize) -> Self {
-        self.remembered = events.clamp(1, REPEAT_WINDOW_MAX);
+        self.repeat_window = events.clamp(1, REPEAT_WINDOW_MAX);
         self
     }
 
     /// Sets the amount of the following events.
-    pub(crate) fn set_amount(&mut self, plays: i64) {
-        self.amount = plays;
+    pub(crate) fn set_amount(&mut self, amount: i64) {
+        self.amount = amount;
     }
 
-    /// The next row. A new event that is not late has the time `at_ms`.
-    pub(crate) fn next(&mut self, at_ms: i64) -> Row<Play> {
-        let dice: f64 = self.rng.random();
-        if dice < self.mix.malformed {
-            let play = self.play(at_ms);
-            let fault = self.rng.random_range(0..FAULTS.len());
+    /// Generates the next row. A new event that is not late has the time `time_ms`.
+    pub(crate) fn next_row(&mut self, time_ms: i64) -> Row<Play> {
+        let fraction: f64 = self.rng.random();
+        if fraction < self.mix.malformed {
+            let play = self.draw_play(time_ms);
+            let index = self.rng.random_range(0..FAULTS.len());
             return Row {
-                fault: FAULTS.get(fault).copied(),
+                fault: FAULTS.get(index).copied(),
                 ..Row::new(play)
             };
         }
-        if dice < self.mix.malformed + self.mix.duplicates
-            && let Some(play) = self.earlier()
+        if fraction < self.mix.malformed + self.mix.duplicates
+            && let Some(play) = self.draw_earlier()
         {
             return Row {
-                repeated: true,
+                is_repeated: true,
                 ..Row::new(play)
             };
         }
-        let late = happens(&mut self.rng, self.mix.late);
-        let late_ms = if late {
+        let is_late = draw_bool(&mut self.rng, self.mix.late);
+        let delay_ms = if is_late {
             let hours: f64 = 1.0 + 119.0 * self.rng.random::<f64>().powi(3);
-            as_id(hours * as_f64(HOUR_MS.unsigned_abs()))
+            to_i64(hours * to_f64(HOUR_MS.unsigned_abs()))
         } else {
             0
         };
-        let play = self.play(at_ms - late_ms);
-        match self.recent.get_mut(self.next) {
-            Some(old) => *old = play.clone(),
+        let play = self.draw_play(time_ms - delay_ms);
+        match self.recent.get_mut(self.next_index) {
+            Some(oldest) => *oldest = play.clone(),
             None => self.recent.push(play.clone()),
         }
-        self.next = (self.next + 1) % self.remembered;
+        self.next_index = (self.next_index + 1) % self.repeat_window;
         Row {
-            late,
+            is_late,
             ..Row::new(play)
         }
     }
 
     /// Draws an earlier event. Recent events are more likely than old ones.
-    fn earlier(&mut self) -> Option<Play> {
+    fn draw_earlier(&mut self) -> Option<Play> {
         let length = self.recent.len();
         if length == 0 {
             return None;
         }
-        let back = as_index(self.rng.random::<f64>().powi(3) * as_f64(length as u64));
+        let age = to_usize(self.rng.random::<f64>().powi(3) * to_f64(length as u64));
         // The newest event is just before the index of the next one.
-        let position = (self.next + 2 * length - 1 - back.min(length - 1)) % length;
-        self.recent.get(position).cloned()
+        let index = (self.next_index + 2 * length - 1 - age.min(length - 1)) % length;
+        self.recent.get(index).cloned()
     }
 
-    fn play(&mut self, at_ms: i64) -> Play {
+    fn draw_play(&mut self, time_ms: i64) -> Play {
         let rng = &mut self.rng;
-        let track = self.tracks.draw(rng);
-        let listener = happens(rng, 0.88);
-        let listener_id = listener.then(|| self.listeners.draw(rng));
-        let app = happens(rng, 0.8);
-        let app_id = app.then(|| self.apps.draw(rng));
+        let track_id = self.tracks.draw(rng);
+        let has_listener = draw_bool(rng, 0.88);
+        let listener_id = has_listener.then(|| self.listeners.draw(rng));
+        let has_app = draw_bool(rng, 0.8);
+        let app_id = has_app.then(|| self.apps.draw(rng));
         let country = self.countries.draw(rng);
         let referrer = match self.referrers.draw(rng) {
-            Some(POSTS) => Some(format!("{POSTS}{}", rng.random_range(1..500_u32)).into()),
+            Some(BLOG_POST_PREFIX) => {
+                Some(format!("{BLOG_POST_PREFIX}{}", rng.random_range(1..500_u32)).into())
+            }
             other => other.map(Cow::Borrowed),
         };
         let amount = match rng.random_range(0..2_000_u32) {
@@ -221,60 +224,61 @@ impl Traffic {
             _ => None,
         };
         Play {
-            event_id: format!("{:08x}-{:016x}", self.series, rng.random::<u64>()),
-            track_id: track,
-            owner_id: owner_of(track, self.shape.owners),
+            event_id: format!("{:08x}-{:016x}", self.id_prefix, rng.random::<u64>()),
+            track_id,
+            owner_id: assign_owner(track_id, self.id_counts.owners),
             listener_id,
             country,
             referrer,
             app_id,
-            kind: if happens(rng, 0.07) {
+            kind: if draw_bool(rng, 0.07) {
                 "download"
             } else {
                 "play"
             },
-            at: instant(at_ms + rng.random_range(0..1_000)),
+            at: timestamp_from_ms(time_ms + rng.random_range(0..1_000)),
             amount,
         }
     }
 }
 
-/// Generates the requested number of events in the requested time range.
-pub(super) struct Plays {
-    traffic: Traffic,
-    rhythm: Rhythm,
-    rows: u64,
-    row: u64,
+/// The requested number of events in the requested time range.
+pub(super) struct PlayStream {
+    events: EventGenerator,
+    times: TimeDistribution,
+    row_count: u64,
+    rows_generated: u64,
 }
 
-impl Plays {
-    pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
-        let shape = Shape {
+impl PlayStream {
+    pub(super) fn new(request: &GenerateRequest) -> anyhow::Result<Self> {
+        let id_counts = IdCounts {
             owners: request.owners,
             tracks: request.tracks,
-            ..Shape::default()
+            ..IdCounts::default()
         };
         Ok(Self {
-            traffic: Traffic::new(request.seed, shape, request.mix)?,
-            rhythm: Rhythm::new(request.from_ms, request.until_ms),
-            rows: request.rows,
-            row: 0,
+            events: EventGenerator::new(request.seed, id_counts, request.mix)?,
+            times: TimeDistribution::new(request.from_ms, request.end_ms),
+            row_count: request.row_count,
+            rows_generated: 0,
         })
     }
 }
 
-impl Rows for Plays {
+impl GeneratedRows for PlayStream {
     type Record = Play;
 
-    fn next(&mut self) -> Row<Play> {
-        let at_ms = self.rhythm.at(self.row, self.rows);
-        self.row += 1;
-        self.traffic.next(at_ms)
+    fn next_row(&mut self) -> Row<Play> {
+        let time_ms = self.times.time_at(self.rows_generated, self.row_count);
+        self.rows_generated += 1;
+        self.events.next_row(time_ms)
     }
 }
 
-/// Owner of a track, the same for every seed, so that inputs fit together. Owners with small ids have many tracks.
-fn owner_of(track: i64, owners: u64) -> i64 {
-    let part = hash_fraction(track.unsigned_abs());
-    1 + as_id(part * part * as_f64(owners)).min(owners.cast_signed() - 1)
+/// Returns the owner of a track, the same for every seed, so that inputs fit together. Owners with small ids
+/// have many tracks.
+fn assign_owner(track_id: i64, owner_count: u64) -> i64 {
+    let fraction = hash_to_fraction(track_id.unsigned_abs());
+    1 + to_i64(fraction * fraction * to_f64(owner_count)).min(owner_count.cast_signed() - 1)
 }

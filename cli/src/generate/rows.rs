@@ -11,14 +11,13 @@ use super::fault::Fault;
 pub(crate) struct Row<R> {
     /// Fields of the row without its fault.
     pub(crate) record: R,
-    /// Its fault, if any.
     pub(crate) fault: Option<Fault>,
     /// True if it repeats an earlier row, unchanged or edited.
-    pub(crate) repeated: bool,
+    pub(crate) is_repeated: bool,
     /// True if it is a newer version of an earlier row.
-    pub(crate) edited: bool,
+    pub(crate) is_edited: bool,
     /// True for an old event, or a version older than an earlier row.
-    pub(crate) late: bool,
+    pub(crate) is_late: bool,
 }
 
 impl<R> Row<R> {
@@ -27,24 +26,24 @@ impl<R> Row<R> {
         Self {
             record,
             fault: None,
-            repeated: false,
-            edited: false,
-            late: false,
+            is_repeated: false,
+            is_edited: false,
+            is_late: false,
         }
     }
 }
 
-/// Generator of the rows of a source.
-pub(super) trait Rows {
+/// The rows of a source, as an endless stream.
+pub(super) trait GeneratedRows {
     /// Fields of a row.
     type Record: Serialize;
-    /// The next row.
-    fn next(&mut self) -> Row<Self::Record>;
+    /// Generates the next row.
+    fn next_row(&mut self) -> Row<Self::Record>;
 }
 
 /// Fractions of unusual rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Mix {
+pub(crate) struct RowMix {
     /// Rows that repeat an earlier one. For entities, half of them are newer versions.
     pub(crate) duplicates: f64,
     /// Events that are hours or days older than their neighbors; superseded versions of an entity.

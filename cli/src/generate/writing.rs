@@ -1,47 +1,46 @@
-//! Rows into a file, step by step, so that it can be interrupted and its progress is seen.
+//! Writes rows to a file, in batches between which the command shows its progress and can be interrupted.
 
 use std::io::{BufWriter, Write};
 
 use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
 
-use super::columns;
 use super::lines::write_line;
-use super::request::Request;
-use super::rows::{Row, Rows};
-use crate::args::Format;
+use super::parquet_writer::ParquetWriter;
+use super::request::GenerateRequest;
+use super::rows::{GeneratedRows, Row};
+use crate::args::FileFormat;
 
-/// Rows between two looks at whether to end.
-const ROWS_PER_STEP: u32 = 65_536;
+const ROWS_PER_BATCH: u32 = 65_536;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Report of the written rows.
+/// Numbers of written rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Written {
+pub(crate) struct WriteReport {
     /// All rows.
     pub(crate) rows: u64,
-    /// Rows that repeat an earlier one.
+    /// Rows that repeat an earlier row.
     pub(crate) duplicates: u64,
-    /// Of these: newer versions.
+    /// Duplicates that are newer versions.
     pub(crate) edits: u64,
-    /// Rows that come late.
+    /// Old events, and superseded versions.
     pub(crate) late: u64,
-    /// Rows that can't be taken.
+    /// Rows that every source rejects.
     pub(crate) malformed: u64,
 }
 
-/// Where rows go, and who looks on.
-pub(super) struct Target<'a, W: Write> {
-    format: Format,
+/// The output file, with the progress bar and the signal to stop.
+pub(super) struct RowOutput<'a, W: Write> {
+    format: FileFormat,
     out: BufWriter<W>,
     bar: &'a ProgressBar,
     stop: &'a CancellationToken,
 }
 
-impl<'a, W: Write> Target<'a, W> {
+impl<'a, W: Write> RowOutput<'a, W> {
     pub(super) fn new(
-        format: Format,
+        format: FileFormat,
         out: W,
         bar: &'a ProgressBar,
         stop: &'a CancellationToken,
@@ -58,38 +57,38 @@ impl<'a, W: Write> Target<'a, W> {
 /// Writes the requested number of rows.
 ///
 /// # Errors
-/// Those of the output, or a signal to end.
-pub(super) fn write_rows<R: Rows, W: Write + Send>(
+/// Those of the output, or a signal to stop.
+pub(super) fn write_rows<R: GeneratedRows, W: Write + Send>(
     rows: R,
-    request: &Request,
-    target: Target<'_, W>,
-) -> anyhow::Result<Written> {
-    let Target {
+    request: &GenerateRequest,
+    output: RowOutput<'_, W>,
+) -> anyhow::Result<WriteReport> {
+    let RowOutput {
         format,
         mut out,
         bar,
         stop,
-    } = target;
-    let mut steps = Steps {
+    } = output;
+    let mut batches = RowBatches {
         rows,
-        count: request.rows,
+        row_count: request.row_count,
         bar,
         stop,
-        written: Written::default(),
+        report: WriteReport::default(),
     };
     let (source, mut lines) = (request.source, Vec::new());
     match format {
-        Format::Jsonl => {
-            while steps.step(|row| write_line(&mut lines, source, &row))? {
+        FileFormat::Jsonl => {
+            while batches.process_next(|row| write_line(&mut lines, source, &row))? {
                 out.write_all(&lines)?;
                 lines.clear();
             }
             out.flush()?;
         }
-        Format::Parquet => {
-            let mut file = columns::Writer::new(out, source, usize::try_from(ROWS_PER_STEP)?)?;
-            while steps.step(|row| {
-                let fault = row.fault.map(|fault| fault.in_columns(source));
+        FileFormat::Parquet => {
+            let mut file = ParquetWriter::new(out, source, usize::try_from(ROWS_PER_BATCH)?)?;
+            while batches.process_next(|row| {
+                let fault = row.fault.map(|fault| fault.for_typed_columns(source));
                 write_line(&mut lines, source, &Row { fault, ..row });
             })? {
                 file.write(&lines)?;
@@ -98,40 +97,40 @@ pub(super) fn write_rows<R: Rows, W: Write + Send>(
             file.finish()?;
         }
     }
-    Ok(steps.written)
+    Ok(batches.report)
 }
 
 /// The requested rows in batches.
-struct Steps<'a, R> {
+struct RowBatches<'a, R> {
     rows: R,
-    count: u64,
+    row_count: u64,
     bar: &'a ProgressBar,
     stop: &'a CancellationToken,
-    written: Written,
+    report: WriteReport,
 }
 
-impl<R: Rows> Steps<'_, R> {
-    /// Hands out the next rows; answers whether there were any.
-    fn step(&mut self, mut take: impl FnMut(Row<R::Record>)) -> anyhow::Result<bool> {
-        let written = &mut self.written;
+impl<R: GeneratedRows> RowBatches<'_, R> {
+    /// Generates the next batch and passes its rows to `process`. Returns false if no rows are left.
+    fn process_next(&mut self, mut process: impl FnMut(Row<R::Record>)) -> anyhow::Result<bool> {
+        let report = &mut self.report;
         anyhow::ensure!(
             !self.stop.is_cancelled(),
             "interrupted after {} of {} rows; the output is incomplete",
-            written.rows,
-            self.count
+            report.rows,
+            self.row_count
         );
-        let end = self.count.min(written.rows + u64::from(ROWS_PER_STEP));
-        if written.rows == end {
+        let end = self.row_count.min(report.rows + u64::from(ROWS_PER_BATCH));
+        if report.rows == end {
             return Ok(false);
         }
-        while written.rows < end {
-            let row = self.rows.next();
-            written.rows += 1;
-            written.duplicates += u64::from(row.repeated);
-            written.edits += u64::from(row.edited);
-            written.late += u64::from(row.late);
-            written.malformed += u64::from(row.fault.is_some());
-            take(row);
+        while report.rows < end {
+            let row = self.rows.next_row();
+            report.rows += 1;
+            report.duplicates += u64::from(row.is_repeated);
+            report.edits += u64::from(row.is_edited);
+            report.late += u64::from(row.is_late);
+            report.malformed += u64::from(row.fault.is_some());
+            process(row);
         }
         self.bar.set_position(end);
         Ok(true)

@@ -9,11 +9,11 @@ use stores::intake::{Intake, IntakeReport};
 use tokio_util::sync::CancellationToken;
 
 use super::chunk::Chunk;
-use super::{EarlyEnd, Input, Report, process};
+use super::{EarlyEnd, IngestReport, Input, process};
 use crate::clock::SystemClock;
 
-/// Checked events, and rejected lines with their numbers, reasons and bytes.
-struct Checked {
+/// CheckedChunk events, and rejected lines with their numbers, reasons and bytes.
+struct CheckedChunk {
     events: RecordBatch,
     rejected: Vec<(u64, String, Vec<u8>)>,
 }
@@ -26,11 +26,11 @@ pub(crate) async fn backfill(
     intake: &Intake,
     backfill: &mut Backfill,
     input: Input,
-    report: &mut Report,
+    report: &mut IngestReport,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let origin = input.origin();
-    let write = async |checked: Checked| {
+    let write = async |checked: CheckedChunk| {
         let accepted = checked.events.num_rows() as u64;
         let rejected = intake.dead_letter_lines(&origin, checked.rejected).await?;
         backfill.add(checked.events).await?;
@@ -49,20 +49,20 @@ pub(crate) async fn backfill(
     process(input, check, write, report, end).await
 }
 
-fn check(chunk: &Chunk) -> anyhow::Result<Checked> {
+fn check(chunk: &Chunk) -> anyhow::Result<CheckedChunk> {
     let logged_at_ms = SystemClock.now_ms();
     let lines: Vec<(u64, &[u8])> = skip_blank_lines(chunk.lines()).collect();
-    let places = lines.iter().map(|(_, bytes)| Line {
+    let input_lines = lines.iter().map(|(_, bytes)| Line {
         offset: BEFORE_THE_LOG,
         logged_at_ms,
         bytes,
     });
-    let decoded = Decoder::new(0).decode(places)?;
+    let decoded = Decoder::new(0).decode(input_lines)?;
     let rejected = decoded.rejected.into_iter().filter_map(|rejected| {
         let (number, bytes) = lines.get(rejected.index)?;
         Some((*number, rejected.reason, bytes.to_vec()))
     });
-    Ok(Checked {
+    Ok(CheckedChunk {
         rejected: rejected.chain(chunk.unreadable()).collect(),
         events: decoded.events,
     })

@@ -1,4 +1,4 @@
-//! A batch of lines.
+//! A batch of lines of an input.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl Chunk {
     /// contains the notifications of all.
     const ATHLETES_MAX: usize = 2_000;
     /// Size at which a chunk is full.
-    pub(super) const BYTES_FULL: usize = 16 * 1024 * 1024;
+    pub(super) const FULL_BYTES: usize = 16 * 1024 * 1024;
 
     pub(super) const fn new(source: Source) -> Self {
         Self::with_lines_max(match (source, source.kind()) {
@@ -54,7 +54,7 @@ impl Chunk {
 
     pub(super) fn is_full(&self) -> bool {
         self.lines.len() + self.unreadable.len() >= self.lines_max
-            || self.bytes.len() >= Self::BYTES_FULL
+            || self.bytes.len() >= Self::FULL_BYTES
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -63,10 +63,10 @@ impl Chunk {
 
     /// Appends the line that `write` writes. An empty line is skipped.
     pub(super) fn push<T>(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        let begin = self.bytes.len();
+        let start = self.bytes.len();
         let written = write(&mut self.bytes);
-        if self.bytes.len() > begin {
-            self.lines.push((number, begin..self.bytes.len()));
+        if self.bytes.len() > start {
+            self.lines.push((number, start..self.bytes.len()));
             self.last_line = number;
         }
         written
@@ -80,7 +80,7 @@ impl Chunk {
     }
 
     /// Sets the position in the input, in bytes.
-    pub(super) fn at(mut self, bytes_read: u64) -> Self {
+    pub(super) fn with_bytes_read(mut self, bytes_read: u64) -> Self {
         self.bytes_read = bytes_read;
         self
     }

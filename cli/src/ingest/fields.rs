@@ -4,7 +4,7 @@ use schemas::source::Source;
 
 /// Type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FieldKind {
     Int,
     /// A number with an optional fraction.
     Number,
@@ -22,94 +22,94 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FieldKind,
     /// True if a row must have the field.
-    pub(crate) is_needed: bool,
+    pub(crate) is_required: bool,
 }
 
-const fn needed(name: &'static str, kind: Kind) -> Field {
+const fn required(name: &'static str, kind: FieldKind) -> Field {
     Field {
         name,
         kind,
-        is_needed: true,
+        is_required: true,
     }
 }
 
-const fn optional(name: &'static str, kind: Kind) -> Field {
+const fn optional(name: &'static str, kind: FieldKind) -> Field {
     Field {
         name,
         kind,
-        is_needed: false,
+        is_required: false,
     }
 }
 
 const PLAYS: &[Field] = &[
-    needed("event_id", Kind::Text),
-    needed("track_id", Kind::Int),
-    needed("owner_id", Kind::Int),
-    optional("listener_id", Kind::Int),
-    optional("country", Kind::Text),
-    optional("referrer", Kind::Text),
-    optional("app_id", Kind::Int),
-    needed("kind", Kind::Text),
-    needed("at", Kind::Time),
-    optional("amount", Kind::Int),
+    required("event_id", FieldKind::Text),
+    required("track_id", FieldKind::Int),
+    required("owner_id", FieldKind::Int),
+    optional("listener_id", FieldKind::Int),
+    optional("country", FieldKind::Text),
+    optional("referrer", FieldKind::Text),
+    optional("app_id", FieldKind::Int),
+    required("kind", FieldKind::Text),
+    required("at", FieldKind::Time),
+    optional("amount", FieldKind::Int),
 ];
 
 const EFFORTS: &[Field] = &[
-    needed("id", Kind::Int),
-    needed("segment_id", Kind::Int),
-    needed("athlete_id", Kind::Int),
-    needed("activity_id", Kind::Int),
-    needed("elapsed_time", Kind::Int),
-    needed("started_at", Kind::Time),
-    optional("tz", Kind::Text),
-    optional("visibility", Kind::Text),
-    optional("deleted", Kind::Bool),
-    optional("version", Kind::Int),
+    required("id", FieldKind::Int),
+    required("segment_id", FieldKind::Int),
+    required("athlete_id", FieldKind::Int),
+    required("activity_id", FieldKind::Int),
+    required("elapsed_time", FieldKind::Int),
+    required("started_at", FieldKind::Time),
+    optional("tz", FieldKind::Text),
+    optional("visibility", FieldKind::Text),
+    optional("deleted", FieldKind::Bool),
+    optional("version", FieldKind::Int),
 ];
 
 const ATHLETES: &[Field] = &[
-    needed("id", Kind::Int),
-    optional("name", Kind::Text),
-    optional("gender", Kind::Text),
-    optional("birth_year", Kind::Int),
-    optional("weight_kg", Kind::Number),
-    optional("country", Kind::Text),
-    optional("disqualified", Kind::Bool),
-    optional("deleted", Kind::Bool),
-    optional("version", Kind::Int),
+    required("id", FieldKind::Int),
+    optional("name", FieldKind::Text),
+    optional("gender", FieldKind::Text),
+    optional("birth_year", FieldKind::Int),
+    optional("weight_kg", FieldKind::Number),
+    optional("country", FieldKind::Text),
+    optional("disqualified", FieldKind::Bool),
+    optional("deleted", FieldKind::Bool),
+    optional("version", FieldKind::Int),
 ];
 
 const CLUBS: &[Field] = &[
-    needed("club_id", Kind::Int),
-    needed("athlete_id", Kind::Int),
-    optional("deleted", Kind::Bool),
-    optional("version", Kind::Int),
+    required("club_id", FieldKind::Int),
+    required("athlete_id", FieldKind::Int),
+    optional("deleted", FieldKind::Bool),
+    optional("version", FieldKind::Int),
 ];
 
 const FOLLOWS: &[Field] = &[
-    needed("follower_id", Kind::Int),
-    needed("followed_id", Kind::Int),
-    optional("deleted", Kind::Bool),
-    optional("version", Kind::Int),
+    required("follower_id", FieldKind::Int),
+    required("followed_id", FieldKind::Int),
+    optional("deleted", FieldKind::Bool),
+    optional("version", FieldKind::Int),
 ];
 
 const AUTHORIZATIONS: &[Field] = &[
-    needed("id", Kind::Int),
-    needed("application_id", Kind::Int),
-    needed("athlete_id", Kind::Int),
-    needed("created_at", Kind::Time),
-    optional("revoked_at", Kind::UnboundedTime),
-    optional("version", Kind::Int),
+    required("id", FieldKind::Int),
+    required("application_id", FieldKind::Int),
+    required("athlete_id", FieldKind::Int),
+    required("created_at", FieldKind::Time),
+    optional("revoked_at", FieldKind::UnboundedTime),
+    optional("version", FieldKind::Int),
 ];
 
 const APPLICATIONS: &[Field] = &[
-    needed("id", Kind::Int),
-    needed("name", Kind::Text),
-    needed("owner", Kind::TextOrInt),
-    optional("athlete_capacity", Kind::Int),
-    optional("version", Kind::Int),
+    required("id", FieldKind::Int),
+    required("name", FieldKind::Text),
+    required("owner", FieldKind::TextOrInt),
+    optional("athlete_capacity", FieldKind::Int),
+    optional("version", FieldKind::Int),
 ];
 
 /// The fields of a source, in the order in which files are written.

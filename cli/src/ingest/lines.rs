@@ -10,46 +10,46 @@ use schemas::source::Source;
 
 use super::chunk::Chunk;
 
-/// Time that lines of a slow input wait for more lines.
-const WAIT: Duration = Duration::from_millis(200);
-/// Maximum waiting blocks of a slow input.
-const BLOCKS_WAITING: usize = 8;
+/// Maximum time that lines of a slow input wait for more lines.
+const MORE_LINES_TIMEOUT: Duration = Duration::from_millis(200);
+/// Maximum queued blocks of a slow input.
+const BLOCKS_QUEUED_MAX: usize = 8;
 const BLOCK_BYTES: usize = 256 * 1024;
 
 /// An input that may block.
-pub(super) trait Input: Read {
-    /// Waits for more bytes or the end. Returns false after the time.
-    fn comes_within(&mut self, _wait: Duration) -> bool {
+pub(super) trait LineInput: Read {
+    /// Waits for more bytes or the end. Returns false after the timeout.
+    fn wait_for_input(&mut self, _timeout: Duration) -> bool {
         true
     }
 }
 
-impl Input for File {}
+impl LineInput for File {}
 
 #[cfg(test)]
-impl Input for &[u8] {}
+impl LineInput for &[u8] {}
 
 /// An input that is read on its own thread, so that a pause can be detected.
-pub(super) struct Slow {
+pub(super) struct ThreadedInput {
     blocks: Receiver<std::io::Result<Vec<u8>>>,
     block: Cursor<Vec<u8>>,
-    ended: bool,
-    failed: Option<std::io::Error>,
+    has_ended: bool,
+    error: Option<std::io::Error>,
 }
 
-impl Slow {
+impl ThreadedInput {
     /// Starts the thread.
     pub(super) fn new(mut input: impl Read + Send + 'static) -> Self {
-        let (read, blocks) = std::sync::mpsc::sync_channel(BLOCKS_WAITING);
+        let (sender, blocks) = std::sync::mpsc::sync_channel(BLOCKS_QUEUED_MAX);
         std::thread::spawn(move || {
             loop {
                 let mut block = vec![0; BLOCK_BYTES];
-                let found = input.read(&mut block).map(|length| {
+                let result = input.read(&mut block).map(|length| {
                     block.truncate(length);
                     block
                 });
-                let last = found.as_ref().map_or(true, Vec::is_empty);
-                if read.send(found).is_err() || last {
+                let is_last = result.as_ref().map_or(true, Vec::is_empty);
+                if sender.send(result).is_err() || is_last {
                     break;
                 }
             }
@@ -57,53 +57,53 @@ impl Slow {
         Self {
             blocks,
             block: Cursor::default(),
-            ended: false,
-            failed: None,
+            has_ended: false,
+            error: None,
         }
     }
 
     fn has_block(&self) -> bool {
-        self.ended
-            || self.failed.is_some()
+        self.has_ended
+            || self.error.is_some()
             || self.block.position() < self.block.get_ref().len() as u64
     }
 
-    fn take(&mut self, block: Vec<u8>) {
-        self.ended = block.is_empty();
+    fn set_block(&mut self, block: Vec<u8>) {
+        self.has_ended = block.is_empty();
         self.block = Cursor::new(block);
     }
 }
 
-impl Read for Slow {
+impl Read for ThreadedInput {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if let Some(error) = self.failed.take() {
+        if let Some(error) = self.error.take() {
             return Err(error);
         }
         if !self.has_block() {
             let block = self.blocks.recv().unwrap_or_else(|_| Ok(Vec::new()))?;
-            self.take(block);
+            self.set_block(block);
         }
         self.block.read(buffer)
     }
 }
 
-impl Input for Slow {
-    fn comes_within(&mut self, wait: Duration) -> bool {
+impl LineInput for ThreadedInput {
+    fn wait_for_input(&mut self, timeout: Duration) -> bool {
         if self.has_block() {
             return true;
         }
-        match self.blocks.recv_timeout(wait) {
+        match self.blocks.recv_timeout(timeout) {
             Ok(Ok(block)) => {
-                self.take(block);
+                self.set_block(block);
                 true
             }
             Ok(Err(error)) => {
-                self.failed = Some(error);
+                self.error = Some(error);
                 true
             }
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => {
-                self.ended = true;
+                self.has_ended = true;
                 true
             }
         }
@@ -111,56 +111,58 @@ impl Input for Slow {
 }
 
 /// Reader of lines.
-pub(super) struct LineReader<R: Input> {
+pub(super) struct LineReader<R: LineInput> {
     input: BufReader<R>,
     chunk: Chunk,
-    line: u64,
+    line_number: u64,
     bytes_read: u64,
 }
 
-impl<R: Input> LineReader<R> {
+impl<R: LineInput> LineReader<R> {
     /// A reader for lines of `source`.
     pub(super) fn new(input: R, source: Source) -> Self {
         Self {
             input: BufReader::with_capacity(1 << 20, input),
             chunk: Chunk::new(source),
-            line: 0,
+            line_number: 0,
             bytes_read: 0,
         }
     }
 
     /// Reads all lines and passes chunks to `send`, until `send` returns false.
     pub(super) fn read(mut self, send: &mut impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
-        while self.line_into()? {
-            let waits = !self.chunk.is_empty()
+        while self.read_line()? {
+            let is_paused = !self.chunk.is_empty()
                 && self.input.buffer().is_empty()
-                && !self.input.get_mut().comes_within(WAIT);
-            if (self.chunk.is_full() || waits) && !send(self.chunk.take().at(self.bytes_read)) {
+                && !self.input.get_mut().wait_for_input(MORE_LINES_TIMEOUT);
+            if (self.chunk.is_full() || is_paused)
+                && !send(self.chunk.take().with_bytes_read(self.bytes_read))
+            {
                 return Ok(());
             }
         }
         if !self.chunk.is_empty() {
-            send(self.chunk.at(self.bytes_read));
+            send(self.chunk.with_bytes_read(self.bytes_read));
         }
         Ok(())
     }
 
     /// Reads one line. Returns false at the end.
-    fn line_into(&mut self) -> std::io::Result<bool> {
-        self.line += 1;
-        // One byte more than the limit, and the line end.
-        let most = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX) + 2;
+    fn read_line(&mut self) -> std::io::Result<bool> {
+        self.line_number += 1;
+        // One byte more than the limit, and the line feed.
+        let bytes_max = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX) + 2;
         let input = &mut self.input;
-        let (read, ended) = self.chunk.push(self.line, |bytes| {
-            let read = input.by_ref().take(most).read_until(b'\n', bytes)?;
-            let ended = bytes.last() == Some(&b'\n');
-            if ended && read > 0 {
+        let (read, has_ended) = self.chunk.push(self.line_number, |bytes| {
+            let read = input.by_ref().take(bytes_max).read_until(b'\n', bytes)?;
+            let has_ended = bytes.last() == Some(&b'\n');
+            if has_ended && read > 0 {
                 bytes.pop();
             }
-            std::io::Result::Ok((read as u64, ended))
+            std::io::Result::Ok((read as u64, has_ended))
         })?;
         self.bytes_read += read;
-        if read == most && !ended {
+        if read == bytes_max && !has_ended {
             self.bytes_read += self.input.skip_until(b'\n')? as u64;
         }
         Ok(read > 0)
@@ -211,10 +213,10 @@ mod tests {
     #[test]
     fn lines_of_a_slow_input_do_not_wait_for_more() {
         let (input, mut output) = std::io::pipe().unwrap();
-        let (handed, lines) = std::sync::mpsc::channel();
+        let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            LineReader::new(Slow::new(input), Source::Plays)
-                .read(&mut |chunk| handed.send(chunk.lines().count()).is_ok())
+            LineReader::new(ThreadedInput::new(input), Source::Plays)
+                .read(&mut |chunk| sender.send(chunk.lines().count()).is_ok())
         });
         std::io::Write::write_all(&mut output, b"a\nb\n").unwrap();
         assert_eq!(lines.recv(), Ok(2));

@@ -19,25 +19,25 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Format;
-use crate::failure::usage;
-use crate::generate::format_of;
+use crate::args::FileFormat;
+use crate::failure::usage_error;
+use crate::generate::detect_format;
 use crate::progress;
 pub(crate) use backfill::backfill;
 use chunk::Chunk;
-use lines::{LineReader, Slow};
-pub(crate) use report::Report;
+use lines::{LineReader, ThreadedInput};
+pub(crate) use report::IngestReport;
 
-/// Maximum waiting chunks between two steps.
-const CHUNKS_WAITING: usize = 2;
+/// Maximum queued chunks between two steps.
+const CHUNKS_QUEUED_MAX: usize = 2;
 
 /// An input that exists and has a known format.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
     source: Source,
     path: PathBuf,
-    format: Format,
-    bytes: Option<u64>,
+    format: FileFormat,
+    size_bytes: Option<u64>,
 }
 
 impl Input {
@@ -48,50 +48,59 @@ impl Input {
     pub(crate) fn open(
         source: Source,
         path: &Path,
-        format: Option<Format>,
+        format: Option<FileFormat>,
     ) -> anyhow::Result<Self> {
-        let shown = path.display();
-        let unpack = |cat: &str| {
-            format!("decompress it first: {cat} {shown} | backstitch ingest {source} -")
+        let shown_path = path.display();
+        let decompress_with = |tool: &str| {
+            format!("decompress it first: {tool} {shown_path} | backstitch ingest {source} -")
         };
-        let format = format_of(path, format, |extension| {
-            let cat = match extension {
+        let format = detect_format(path, format, |extension| {
+            let tool = match extension {
                 "zst" => "zstdcat",
                 "bz2" => "bzcat",
                 "xz" => "xzcat",
                 _ => "zcat",
             };
-            format!("compressed files are not supported; {}", unpack(cat))
+            format!(
+                "compressed files are not supported; {}",
+                decompress_with(tool)
+            )
         })?;
         if path == Path::new("-") {
             return Ok(Self {
                 source,
                 path: path.to_path_buf(),
                 format,
-                bytes: None,
+                size_bytes: None,
             });
         }
-        let named =
-            |error: std::io::Error| anyhow::anyhow!("{shown}: {error}; name readable files");
-        let mut file = File::open(path).map_err(named)?;
-        let meta = file.metadata().map_err(named)?;
-        anyhow::ensure!(!meta.is_dir(), "{shown} is a folder; name the files in it");
+        let with_path =
+            |error: std::io::Error| anyhow::anyhow!("{shown_path}: {error}; name readable files");
+        let mut file = File::open(path).map_err(with_path)?;
+        let metadata = file.metadata().map_err(with_path)?;
+        anyhow::ensure!(
+            !metadata.is_dir(),
+            "{shown_path} is a folder; name the files in it"
+        );
         let mut head = [0; 2];
-        if meta.is_file() && file.read(&mut head).map_err(named)? == 2 && head == [0x1f, 0x8b] {
-            return Err(usage(format!(
-                "{shown} is compressed with gzip; {}",
-                unpack("zcat")
+        if metadata.is_file()
+            && file.read(&mut head).map_err(with_path)? == 2
+            && head == [0x1f, 0x8b]
+        {
+            return Err(usage_error(format!(
+                "{shown_path} is compressed with gzip; {}",
+                decompress_with("zcat")
             )));
         }
         Ok(Self {
             source,
             path: path.to_path_buf(),
             format,
-            bytes: meta.is_file().then_some(meta.len()),
+            size_bytes: metadata.is_file().then_some(metadata.len()),
         })
     }
 
-    /// Name of the input in reports and dead letters.
+    /// Returns the name of the input in reports and dead letters.
     fn origin(&self) -> String {
         if self.is_standard_input() {
             "stdin".to_owned()
@@ -108,17 +117,19 @@ impl Input {
     fn read(&self, mut send: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
         let (source, send) = (self.source, &mut send);
         let mut read = || match (self.format, self.is_standard_input()) {
-            (Format::Jsonl, true) => {
-                LineReader::new(Slow::new(std::io::stdin()), source).read(send)
+            (FileFormat::Jsonl, true) => {
+                LineReader::new(ThreadedInput::new(std::io::stdin()), source).read(send)
             }
-            (Format::Jsonl, false) => LineReader::new(File::open(&self.path)?, source).read(send),
-            (Format::Parquet, true) => {
+            (FileFormat::Jsonl, false) => {
+                LineReader::new(File::open(&self.path)?, source).read(send)
+            }
+            (FileFormat::Parquet, true) => {
                 // Parquet needs a seekable file: its footer is read first.
                 let mut file = tempfile::tempfile()?;
                 std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
                 parquet::read(file, source, send)
             }
-            (Format::Parquet, false) => parquet::read(File::open(&self.path)?, source, send),
+            (FileFormat::Parquet, false) => parquet::read(File::open(&self.path)?, source, send),
         };
         read().context(self.origin())
     }
@@ -131,7 +142,7 @@ impl Input {
 pub(crate) async fn ingest(
     intake: &Intake,
     input: Input,
-    report: &mut Report,
+    report: &mut IngestReport,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let (checker, origin) = (intake.clone(), input.origin());
@@ -149,7 +160,7 @@ pub(crate) async fn ingest(
     process(input, check, write, report, end).await
 }
 
-/// Early end of an input, and its consequence for the processed lines.
+/// Signal to stop, and messages about the lines that were processed before an early end.
 #[derive(Clone, Copy)]
 struct EarlyEnd<'a> {
     stop: &'a CancellationToken,
@@ -164,11 +175,11 @@ async fn process<C: Send + 'static>(
     input: Input,
     check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
     write: impl AsyncFnMut(C) -> anyhow::Result<IntakeReport>,
-    report: &mut Report,
+    report: &mut IngestReport,
     end: EarlyEnd<'_>,
 ) -> anyhow::Result<()> {
-    report.begin(&input.origin());
-    let bar = progress::bytes(&input.origin(), input.bytes);
+    report.start_input(&input.origin());
+    let bar = progress::start_byte_bar(&input.origin(), input.size_bytes);
     let outcome = run_steps(input, check, write, report, &bar, end).await;
     bar.finish_and_clear();
     outcome
@@ -179,25 +190,25 @@ async fn run_steps<C: Send + 'static>(
     input: Input,
     mut check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
     mut write: impl AsyncFnMut(C) -> anyhow::Result<IntakeReport>,
-    report: &mut Report,
+    report: &mut IngestReport,
     bar: &ProgressBar,
     end: EarlyEnd<'_>,
 ) -> anyhow::Result<()> {
-    let (read, mut to_check) = mpsc::channel::<Chunk>(CHUNKS_WAITING);
-    let (checked, mut to_write) = mpsc::channel::<(C, u64, u64)>(CHUNKS_WAITING);
+    let (chunk_sender, mut chunks) = mpsc::channel::<Chunk>(CHUNKS_QUEUED_MAX);
+    let (checked_sender, mut checked_chunks) = mpsc::channel::<(C, u64, u64)>(CHUNKS_QUEUED_MAX);
     let origin = input.origin();
     let unit = match input.format {
-        Format::Jsonl => "lines",
-        Format::Parquet => "rows",
+        FileFormat::Jsonl => "lines",
+        FileFormat::Parquet => "rows",
     };
     let mut last_line = 0;
     let mut steps: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    steps.spawn_blocking(move || input.read(|chunk| read.blocking_send(chunk).is_ok()));
+    steps.spawn_blocking(move || input.read(|chunk| chunk_sender.blocking_send(chunk).is_ok()));
     steps.spawn_blocking(move || {
-        while let Some(chunk) = to_check.blocking_recv() {
-            let done = check(&chunk)?;
-            let next = (done, chunk.bytes_read(), chunk.last_line());
-            if checked.blocking_send(next).is_err() {
+        while let Some(chunk) = chunks.blocking_recv() {
+            let checked = check(&chunk)?;
+            let next = (checked, chunk.bytes_read(), chunk.last_line());
+            if checked_sender.blocking_send(next).is_err() {
                 break;
             }
         }
@@ -212,27 +223,27 @@ async fn run_steps<C: Send + 'static>(
                 report.accepted + report.rejected,
                 end.interrupted
             ),
-            next = to_write.recv() => next,
+            next = checked_chunks.recv() => next,
         };
-        let Some((checked, bytes, line)) = next else {
+        let Some((checked, bytes_read, line)) = next else {
             break;
         };
-        let taken = write(checked).await?;
+        let intake_report = write(checked).await?;
         last_line = line;
-        report.add(&origin, &taken, last_line);
-        bar.set_position(bytes);
+        report.add_lines(&origin, &intake_report, last_line);
+        bar.set_position(bytes_read);
     }
-    while let Some(ended) = steps.join_next().await {
-        match ended? {
+    while let Some(result) = steps.join_next().await {
+        match result? {
             Err(error) if last_line > 0 => {
                 return Err(error.context(format!(
                     "{unit} 1 to {last_line} of {origin} {}",
                     end.unreadable
                 )));
             }
-            ended => ended?,
+            result => result?,
         }
     }
-    report.complete();
+    report.complete_input();
     Ok(())
 }

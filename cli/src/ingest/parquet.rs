@@ -8,14 +8,16 @@ use std::io::Write as _;
 
 use anyhow::Context;
 use arrow::datatypes::{DataType, Schema};
-use schemas::line::{format_instant, out_of_range};
+use schemas::line::{format_instant_us, out_of_range_reason};
 use schemas::source::Source;
-use stores::parquet_values::{BATCH_ROWS, ParquetInput, Rows, Value, micros};
+use stores::parquet_values::{
+    BATCH_ROWS, ParquetInput, ParquetRows, ParquetValue, floor_to_micros,
+};
 
 use super::chunk::Chunk;
-use super::fields::{Field, Kind, fields};
+use super::fields::{Field, FieldKind, fields};
 
-/// Instants after and before all valid ones.
+/// Times after and before all valid ones.
 const LATEST: &str = "9999-12-31T23:59:59.999999Z";
 const EARLIEST: &str = "0000-01-01T00:00:00Z";
 
@@ -25,15 +27,15 @@ pub(super) fn read(
     source: Source,
     send: &mut impl FnMut(Chunk) -> bool,
 ) -> anyhow::Result<()> {
-    let size = file.metadata()?.len();
-    if size == 0 {
+    let size_bytes = file.metadata()?.len();
+    if size_bytes == 0 {
         return Ok(());
     }
     let input = ParquetInput::open(file).context("is not a Parquet file; try --format jsonl")?;
-    check(input.schema(), source)?;
-    let rows_all = input.rows();
-    let is_there = |field: &&Field| input.schema().column_with_name(field.name).is_some();
-    let fields: Vec<Field> = fields(source).iter().filter(is_there).copied().collect();
+    check_columns(input.schema(), source)?;
+    let row_count = input.rows();
+    let is_present = |field: &&Field| input.schema().column_with_name(field.name).is_some();
+    let fields: Vec<Field> = fields(source).iter().filter(is_present).copied().collect();
     let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
     let mut row = 0;
     let mut chunk = Chunk::new(source);
@@ -43,9 +45,9 @@ pub(super) fn read(
             Err(error) => {
                 // Earlier rows can be ingested.
                 if !chunk.is_empty() {
-                    send(chunk.at(position(size, row, rows_all)));
+                    send(chunk.with_bytes_read(estimate_position(size_bytes, row, row_count)));
                 }
-                let last = rows_all.min(row + BATCH_ROWS as u64);
+                let last = row_count.min(row + BATCH_ROWS as u64);
                 return Err(error).context(format!("cannot read rows {} to {last}", row + 1));
             }
         };
@@ -54,32 +56,38 @@ pub(super) fn read(
             if let Err(reason) = chunk.push(row, |line| write_line(line, &fields, &rows, index)) {
                 chunk.reject_last(reason);
             }
-            if chunk.is_full() && !send(chunk.take().at(position(size, row, rows_all))) {
+            if chunk.is_full()
+                && !send(
+                    chunk
+                        .take()
+                        .with_bytes_read(estimate_position(size_bytes, row, row_count)),
+                )
+            {
                 return Ok(());
             }
         }
     }
     if !chunk.is_empty() {
-        send(chunk.at(size));
+        send(chunk.with_bytes_read(size_bytes));
     }
     Ok(())
 }
 
-/// Approximate position of a row in the file, in bytes, for the progress bar.
-fn position(size: u64, row: u64, rows: u64) -> u64 {
-    let place = u128::from(size) * u128::from(row) / u128::from(rows.max(1));
-    u64::try_from(place).unwrap_or(size)
+/// Estimates the position of a row in the file, in bytes, for the progress bar.
+fn estimate_position(size_bytes: u64, row: u64, row_count: u64) -> u64 {
+    let position = u128::from(size_bytes) * u128::from(row) / u128::from(row_count.max(1));
+    u64::try_from(position).unwrap_or(size_bytes)
 }
 
 /// Checks that the file has the required columns with suitable types.
-fn check(schema: &Schema, source: Source) -> anyhow::Result<()> {
+fn check_columns(schema: &Schema, source: Source) -> anyhow::Result<()> {
     for field in fields(source) {
         let name = field.name;
         let Some((_, column)) = schema.column_with_name(name) else {
             anyhow::ensure!(
-                !field.is_needed,
+                !field.is_required,
                 "column {name} is missing; nothing of this file was ingested. Columns of {source}: {}",
-                names(source)
+                format_column_names(source)
             );
             continue;
         };
@@ -87,30 +95,30 @@ fn check(schema: &Schema, source: Source) -> anyhow::Result<()> {
             DataType::Dictionary(_, values) => values.as_ref(),
             other => other,
         };
-        let (fits, expected) = match field.kind {
-            Kind::Int => (data_type.is_integer(), "an integer"),
-            Kind::Number => (data_type.is_numeric(), "a number"),
-            Kind::Text => (is_text(data_type), "text"),
-            Kind::Time | Kind::UnboundedTime => (
+        let (is_suitable, expected) = match field.kind {
+            FieldKind::Int => (data_type.is_integer(), "an integer"),
+            FieldKind::Number => (data_type.is_numeric(), "a number"),
+            FieldKind::Text => (is_text(data_type), "text"),
+            FieldKind::Time | FieldKind::UnboundedTime => (
                 is_text(data_type) || matches!(data_type, DataType::Timestamp(..)),
                 "a timestamp, or text as RFC 3339",
             ),
-            Kind::Bool => (*data_type == DataType::Boolean, "a boolean"),
-            Kind::TextOrInt => (
+            FieldKind::Bool => (*data_type == DataType::Boolean, "a boolean"),
+            FieldKind::TextOrInt => (
                 is_text(data_type) || data_type.is_integer(),
                 "text or an integer",
             ),
         };
         anyhow::ensure!(
             // A column without values may have the null type.
-            fits || *data_type == DataType::Null,
+            is_suitable || *data_type == DataType::Null,
             "column {name} is {data_type}, not {expected}; nothing of this file was ingested"
         );
     }
     Ok(())
 }
 
-fn names(source: Source) -> String {
+fn format_column_names(source: Source) -> String {
     let names: Vec<&str> = fields(source).iter().map(|field| field.name).collect();
     names.join(", ")
 }
@@ -126,13 +134,18 @@ fn is_text(data_type: &DataType) -> bool {
 
 /// Appends a row as a JSON object without null fields. A value that JSON cannot represent is written unchanged, and the
 /// error names it.
-fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> Result<(), String> {
+fn write_line(
+    line: &mut Vec<u8>,
+    fields: &[Field],
+    rows: &ParquetRows,
+    row: usize,
+) -> Result<(), String> {
     let mut outcome = Ok(());
     line.push(b'{');
     let mut separator = "";
     for (column, field) in fields.iter().enumerate() {
         let value = rows.value(column, row);
-        if value == Value::Null {
+        if value == ParquetValue::Null {
             continue;
         }
         // Writing to memory does not fail.
@@ -144,50 +157,54 @@ fn write_line(line: &mut Vec<u8>, fields: &[Field], rows: &Rows, row: usize) -> 
     outcome
 }
 
-fn write_value(line: &mut Vec<u8>, field: Field, value: &Value<'_>) -> Result<(), String> {
+fn write_value(line: &mut Vec<u8>, field: Field, value: &ParquetValue<'_>) -> Result<(), String> {
     let mut json = |value: serde_json::Value| {
         // Writing to memory does not fail.
         drop(serde_json::to_writer(&mut *line, &value));
     };
     match value {
-        Value::Null => json(serde_json::Value::Null),
-        Value::Bool(is) => json((*is).into()),
-        Value::Int(number) => json((*number).into()),
-        Value::Unsigned(number) => json((*number).into()),
-        Value::Number(number) => json(number_of(*number)),
+        ParquetValue::Null => json(serde_json::Value::Null),
+        ParquetValue::Bool(value) => json((*value).into()),
+        ParquetValue::Int(number) => json((*number).into()),
+        ParquetValue::Unsigned(number) => json((*number).into()),
+        ParquetValue::Number(number) => json(to_json_number(*number)),
         // Rounds only once: the digits identify the nearest number.
-        Value::Decimal(digits) => json(digits.parse().map_or(digits.as_str().into(), number_of)),
-        Value::Text(text) => json((*text).into()),
-        Value::Instant(nanos) => {
-            let at_us = micros(*nanos);
-            match (format_instant(at_us), field.kind) {
+        ParquetValue::Decimal(digits) => json(
+            digits
+                .parse()
+                .map_or(digits.as_str().into(), to_json_number),
+        ),
+        ParquetValue::Text(text) => json((*text).into()),
+        ParquetValue::Instant(nanos) => {
+            let time_us = floor_to_micros(*nanos);
+            match (format_instant_us(time_us), field.kind) {
                 (Some(text), _) => json(text.into()),
-                (None, Kind::UnboundedTime) if at_us > 0 => json(LATEST.into()),
-                (None, Kind::UnboundedTime) => json(EARLIEST.into()),
+                (None, FieldKind::UnboundedTime) if time_us > 0 => json(LATEST.into()),
+                (None, FieldKind::UnboundedTime) => json(EARLIEST.into()),
                 (None, _) => {
-                    json(format!("{at_us} µs since 1970").into());
-                    return Err(out_of_range(field.name, at_us));
+                    json(format!("{time_us} µs since 1970").into());
+                    return Err(out_of_range_reason(field.name, time_us));
                 }
             }
         }
-        Value::Bytes(bytes) => {
+        ParquetValue::Bytes(bytes) => {
             write_bytes(line, bytes);
-            let valid = bytes
+            let valid_bytes = bytes
                 .utf8_chunks()
                 .next()
                 .map_or(0, |part| part.valid().len());
             return Err(format!(
                 "{}: the text is not UTF-8 from byte {} on",
                 field.name,
-                valid + 1
+                valid_bytes + 1
             ));
         }
-        Value::Other(shown) => json(shown.as_str().into()),
+        ParquetValue::Other(text) => json(text.as_str().into()),
     }
     Ok(())
 }
 
-fn number_of(number: f64) -> serde_json::Value {
+fn to_json_number(number: f64) -> serde_json::Value {
     if number.is_finite() {
         number.into()
     } else {

@@ -18,7 +18,7 @@ use super::*;
 use crate::args::{Cli, Command};
 use crate::generate::generate;
 
-fn file(columns: Vec<(&str, ArrayRef)>) -> File {
+fn write_file(columns: Vec<(&str, ArrayRef)>) -> File {
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let mut writer =
         ArrowWriter::try_new(tempfile::tempfile().unwrap(), batch.schema(), None).unwrap();
@@ -26,14 +26,14 @@ fn file(columns: Vec<(&str, ArrayRef)>) -> File {
     writer.into_inner().unwrap()
 }
 
-fn text(values: [&str; 2]) -> ArrayRef {
+fn text_array(values: [&str; 2]) -> ArrayRef {
     Arc::new(StringArray::from(values.to_vec()))
 }
 
 fn plays() -> Vec<(&'static str, ArrayRef)> {
     vec![
-        ("kind", text(["play", "stream"])),
-        ("event_id", text(["a", "b"])),
+        ("kind", text_array(["play", "stream"])),
+        ("event_id", text_array(["a", "b"])),
         ("track_id", Arc::new(Int32Array::from(vec![1, 2]))),
         ("owner_id", Arc::new(UInt64Array::from(vec![7, u64::MAX]))),
         (
@@ -51,8 +51,8 @@ fn plays() -> Vec<(&'static str, ArrayRef)> {
     ]
 }
 
-/// Lines of rows, and the reasons of unreadable ones.
-fn rows(source: Source, file: File) -> anyhow::Result<BTreeMap<u64, Result<String, String>>> {
+/// Reads the lines of rows, and the reasons of unreadable ones.
+fn read_rows(source: Source, file: File) -> anyhow::Result<BTreeMap<u64, Result<String, String>>> {
     let mut rows = BTreeMap::new();
     read(file, source, &mut |chunk| {
         let lines = chunk.lines().map(|(row, bytes)| (row, bytes.to_vec()));
@@ -67,7 +67,7 @@ fn rows(source: Source, file: File) -> anyhow::Result<BTreeMap<u64, Result<Strin
     Ok(rows)
 }
 
-fn lines(source: Source, file: File) -> anyhow::Result<Vec<String>> {
+fn read_lines(source: Source, file: File) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     read(file, source, &mut |chunk| {
         lines.extend(
@@ -82,7 +82,7 @@ fn lines(source: Source, file: File) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn rows_become_lines() {
-    let rows = rows(Source::Plays, file(plays())).unwrap();
+    let rows = read_rows(Source::Plays, write_file(plays())).unwrap();
     assert_eq!(rows.len(), 2);
     let first = rows[&1].as_ref().unwrap();
     assert_eq!(check_line(first.as_bytes()), Ok(7));
@@ -122,9 +122,9 @@ fn an_invalid_value_rejects_only_its_row() {
         ),
     ];
     let mut unreadable = Vec::new();
-    let mut taken = 0;
-    read(file(columns), Source::Plays, &mut |chunk| {
-        taken += chunk
+    let mut accepted = 0;
+    read(write_file(columns), Source::Plays, &mut |chunk| {
+        accepted += chunk
             .lines()
             .filter(|(_, line)| check_line(line).is_ok())
             .count();
@@ -132,12 +132,15 @@ fn an_invalid_value_rejects_only_its_row() {
         true
     })
     .unwrap();
-    assert_eq!(taken, 19_998);
-    let [(first, of_text, raw), (second, of_time, _)] = unreadable.as_slice() else {
+    assert_eq!(accepted, 19_998);
+    let [(first, text_reason, raw), (second, time_reason, _)] = unreadable.as_slice() else {
         panic!("{unreadable:?}");
     };
     assert_eq!((*first, *second), (10_001, 10_002));
-    assert_eq!(of_text, "event_id: the text is not UTF-8 from byte 4 on");
+    assert_eq!(
+        text_reason,
+        "event_id: the text is not UTF-8 from byte 4 on"
+    );
     let expected = b"{\"event_id\":\"caf\xe9 \\\"\\u0001\",\"track_id\":10000";
     assert!(
         raw.starts_with(expected),
@@ -145,7 +148,7 @@ fn an_invalid_value_rejects_only_its_row() {
         raw.escape_ascii().to_string()
     );
     assert_eq!(
-        of_time,
+        time_reason,
         "at: 9223372036854775807000 µs since 1970 is not a time between the years 1678 and 2261"
     );
 }
@@ -154,23 +157,23 @@ fn an_invalid_value_rejects_only_its_row() {
 #[test]
 fn times_of_all_units_are_those_of_lines() {
     let ids: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
-    let (least, most) = (i64::MIN, i64::MAX);
+    let (min, max) = (i64::MIN, i64::MAX);
     let units: [(ArrayRef, [&str; 2]); 4] = [
         (
-            Arc::new(TimestampSecondArray::from(vec![-1, 1, least, most])),
+            Arc::new(TimestampSecondArray::from(vec![-1, 1, min, max])),
             ["1969-12-31T23:59:59Z", "1970-01-01T00:00:01Z"],
         ),
         (
-            Arc::new(TimestampMillisecondArray::from(vec![-1, 1, least, most])),
+            Arc::new(TimestampMillisecondArray::from(vec![-1, 1, min, max])),
             ["1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.001Z"],
         ),
         (
-            Arc::new(TimestampMicrosecondArray::from(vec![-1, 1, least, most])),
+            Arc::new(TimestampMicrosecondArray::from(vec![-1, 1, min, max])),
             ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000001Z"],
         ),
         (
             // 64 bits of nanoseconds end in 2262.
-            Arc::new(TimestampNanosecondArray::from(vec![-1, 1_999, least, most])),
+            Arc::new(TimestampNanosecondArray::from(vec![-1, 1_999, min, max])),
             ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000001Z"],
         ),
     ];
@@ -178,7 +181,7 @@ fn times_of_all_units_are_those_of_lines() {
         let columns = |name: &'static str, more: &[&'static str]| {
             let others = more.iter().map(|name| (*name, Arc::clone(&ids)));
             let columns = others.chain([(name, Arc::clone(&times))]);
-            file(columns.collect())
+            write_file(columns.collect())
         };
         let more = [
             "id",
@@ -187,10 +190,13 @@ fn times_of_all_units_are_those_of_lines() {
             "activity_id",
             "elapsed_time",
         ];
-        let efforts = rows(Source::Efforts, columns("started_at", &more)).unwrap();
-        for (row, at) in (1..).zip(expected) {
+        let efforts = read_rows(Source::Efforts, columns("started_at", &more)).unwrap();
+        for (row, time) in (1..).zip(expected) {
             let line = efforts[&row].as_ref().unwrap();
-            assert!(line.contains(&format!("\"started_at\":\"{at}\"")), "{line}");
+            assert!(
+                line.contains(&format!("\"started_at\":\"{time}\"")),
+                "{line}"
+            );
             assert!(parse(Source::Efforts, line.as_bytes()).is_ok());
         }
         for row in [3, 4] {
@@ -210,7 +216,7 @@ fn times_of_all_units_are_those_of_lines() {
         let others = more.map(|name| (name, Arc::clone(&ids)));
         let columns = others.into_iter();
         let columns = columns.chain([("created_at", created), ("revoked_at", Arc::clone(&times))]);
-        let revoked = lines(Source::Authorizations, file(columns.collect())).unwrap();
+        let revoked = read_lines(Source::Authorizations, write_file(columns.collect())).unwrap();
         for line in revoked {
             let Ok(Entity::Authorization(row)) = parse(Source::Authorizations, line.as_bytes())
             else {
@@ -229,7 +235,7 @@ fn weights_come_back_to_the_last_bit() {
     let doubles: ArrayRef = Arc::new(Float64Array::from(weights.to_vec()));
     let read = |column: ArrayRef| {
         let columns = vec![("id", Arc::clone(&ids)), ("weight_kg", column)];
-        let lines = lines(Source::Athletes, file(columns)).unwrap();
+        let lines = read_lines(Source::Athletes, write_file(columns)).unwrap();
         let weight = |line: &String| match parse(Source::Athletes, line.as_bytes()) {
             Ok(Entity::Athlete(athlete)) => athlete.weight_kg.unwrap(),
             other => panic!("{line}: {other:?}"),
@@ -257,11 +263,15 @@ fn invalid_files_are_rejected_as_a_whole() {
         .into_iter()
         .filter(|(name, _)| *name != "at")
         .collect();
-    let error = lines(Source::Plays, file(without)).unwrap_err().to_string();
+    let error = read_lines(Source::Plays, write_file(without))
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("column at is missing"), "{error}");
     let mut wrong = plays();
     wrong[2].1 = Arc::new(Float64Array::from(vec![1.0, 2.0]));
-    let error = lines(Source::Plays, file(wrong)).unwrap_err().to_string();
+    let error = read_lines(Source::Plays, write_file(wrong))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.starts_with("column track_id is Float64, not an integer"),
         "{error}"
@@ -269,14 +279,13 @@ fn invalid_files_are_rejected_as_a_whole() {
     let mut broken = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut broken, b"{\"event_id\":1}\n").unwrap();
     assert!(
-        lines(Source::Plays, broken)
+        read_lines(Source::Plays, broken)
             .unwrap_err()
             .to_string()
             .contains("not a Parquet file")
     );
 }
 
-/// Files that `generate` writes.
 #[test]
 fn rows_before_damage_are_read() {
     let rows = 8_192;
@@ -288,25 +297,25 @@ fn rows_before_damage_are_read() {
         writer.write(&batch).unwrap();
         writer.flush().unwrap();
     }
-    let (at, _) = writer.flushed_row_groups()[1].column(0).byte_range();
+    let (offset, _) = writer.flushed_row_groups()[1].column(0).byte_range();
     let mut bytes = writer.into_inner().unwrap();
-    let at = usize::try_from(at).unwrap();
-    bytes[at..at + 16].fill(0xff);
+    let offset = usize::try_from(offset).unwrap();
+    bytes[offset..offset + 16].fill(0xff);
     let mut damaged = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut damaged, &bytes).unwrap();
-    let mut handed = Vec::new();
+    let mut chunk_sizes = Vec::new();
     let outcome = read(damaged, Source::Clubs, &mut |chunk| {
-        handed.push(chunk.lines().count());
+        chunk_sizes.push(chunk.lines().count());
         true
     });
-    let said = outcome.unwrap_err().to_string();
-    assert_eq!(said, "cannot read rows 8193 to 16384");
-    assert_eq!(handed, [8_192]);
+    let message = outcome.unwrap_err().to_string();
+    assert_eq!(message, "cannot read rows 8193 to 16384");
+    assert_eq!(chunk_sizes, [8_192]);
 }
 
-fn generated(line: &str, extension: &str) -> File {
+fn generate_file(line: &str, extension: &str) -> File {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("made").with_extension(extension);
+    let path = folder.path().join("generated").with_extension(extension);
     let line = format!("backstitch generate {line} --seed 3 -o {}", path.display());
     let Command::Generate(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
         panic!("{line}");
@@ -319,8 +328,8 @@ fn generated(line: &str, extension: &str) -> File {
 fn generated_lines_and_generated_columns_are_the_same_rows() {
     for source in Source::ALL {
         let line = format!("{source} --rows 3000 --duplicates 0.1 --late 0.1");
-        let from_columns = lines(source, generated(&line, "parquet")).unwrap();
-        let from_lines = std::io::read_to_string(generated(&line, "jsonl")).unwrap();
+        let from_columns = read_lines(source, generate_file(&line, "parquet")).unwrap();
+        let from_lines = std::io::read_to_string(generate_file(&line, "jsonl")).unwrap();
         assert_eq!(from_columns.len(), 3_000);
         for (column, line) in from_columns.iter().zip(from_lines.lines()) {
             if source == Source::Plays {
@@ -339,12 +348,12 @@ fn generated_lines_and_generated_columns_are_the_same_rows() {
 fn malformed_generated_columns_become_dead_letters() {
     for source in Source::ALL {
         let line = format!("{source} --rows 1000 --malformed 1");
-        for line in lines(source, generated(&line, "parquet")).unwrap() {
-            let refused = match source {
+        for line in read_lines(source, generate_file(&line, "parquet")).unwrap() {
+            let is_rejected = match source {
                 Source::Plays => check_line(line.as_bytes()).is_err(),
                 _ => parse(source, line.as_bytes()).is_err(),
             };
-            assert!(refused, "{source}: {line}");
+            assert!(is_rejected, "{source}: {line}");
         }
     }
 }
@@ -371,7 +380,7 @@ fn athletes() -> Vec<(&'static str, ArrayRef)> {
 
 #[test]
 fn numbers_and_booleans_are_read() {
-    let lines = lines(Source::Athletes, file(athletes())).unwrap();
+    let lines = read_lines(Source::Athletes, write_file(athletes())).unwrap();
     let row = |index: usize| parse(Source::Athletes, lines[index].as_bytes());
     let Ok(Entity::Athlete(first)) = row(0) else {
         panic!("{lines:?}");
@@ -390,11 +399,11 @@ fn numbers_and_booleans_are_read() {
 fn whole_numbers_are_weights_too_and_ids_are_owners() {
     let mut columns = athletes();
     columns[2].1 = Arc::new(Int32Array::from(vec![70, 71, 72]));
-    let weights = lines(Source::Athletes, file(columns)).unwrap();
+    let weights = read_lines(Source::Athletes, write_file(columns)).unwrap();
     assert!(weights[2].contains("\"weight_kg\":72"), "{weights:?}");
     assert!(parse(Source::Athletes, weights[2].as_bytes()).is_ok());
     let owners: [ArrayRef; 3] = [
-        text(["ann", "bob"]),
+        text_array(["ann", "bob"]),
         Arc::new(Int32Array::from(vec![5, 6])),
         Arc::new(UInt64Array::from(vec![5, u64::MAX])),
     ];
@@ -405,10 +414,10 @@ fn whole_numbers_are_weights_too_and_ids_are_owners() {
     {
         let columns: Vec<(&str, ArrayRef)> = vec![
             ("id", Arc::new(Int32Array::from(vec![1, 2]))),
-            ("name", text(["a", "b"])),
+            ("name", text_array(["a", "b"])),
             ("owner", owner),
         ];
-        let lines = lines(Source::Applications, file(columns)).unwrap();
+        let lines = read_lines(Source::Applications, write_file(columns)).unwrap();
         let Ok(Entity::Application(read)) = parse(Source::Applications, lines[1].as_bytes()) else {
             panic!("{lines:?}");
         };
@@ -418,27 +427,31 @@ fn whole_numbers_are_weights_too_and_ids_are_owners() {
 
 #[test]
 fn invalid_columns_of_entities_are_rejected_by_name() {
-    let refused = |columns| {
-        lines(Source::Athletes, file(columns))
+    let error_of = |columns| {
+        read_lines(Source::Athletes, write_file(columns))
             .unwrap_err()
             .to_string()
     };
     let without_id = athletes().split_off(1);
-    let error = refused(without_id);
+    let error = error_of(without_id);
     assert!(
         error.starts_with("column id is missing;") && error.contains("athletes: id, name,"),
         "{error}"
     );
-    for (place, wrong, reason) in [
-        (0, text(["1", "2"]), "column id is Utf8, not an integer"),
+    for (index, wrong, reason) in [
+        (
+            0,
+            text_array(["1", "2"]),
+            "column id is Utf8, not an integer",
+        ),
         (
             2,
-            text(["1", "2"]),
+            text_array(["1", "2"]),
             "column weight_kg is Utf8, not a number",
         ),
         (
             3,
-            text(["no", "no"]),
+            text_array(["no", "no"]),
             "column deleted is Utf8, not a boolean",
         ),
     ] {
@@ -446,17 +459,17 @@ fn invalid_columns_of_entities_are_rejected_by_name() {
         for (_, column) in &mut columns {
             *column = column.slice(0, 2);
         }
-        columns[place].1 = wrong;
-        let error = refused(columns);
+        columns[index].1 = wrong;
+        let error = error_of(columns);
         assert!(error.starts_with(reason), "{error}");
     }
-    let one: ArrayRef = Arc::new(Int32Array::from(vec![1]));
+    let integers: ArrayRef = Arc::new(Int32Array::from(vec![1]));
     let efforts: Vec<(&str, ArrayRef)> = ["id", "segment_id", "athlete_id", "activity_id"]
         .into_iter()
         .chain(["elapsed_time", "started_at"])
-        .map(|name| (name, Arc::clone(&one)))
+        .map(|name| (name, Arc::clone(&integers)))
         .collect();
-    let error = lines(Source::Efforts, file(efforts))
+    let error = read_lines(Source::Efforts, write_file(efforts))
         .unwrap_err()
         .to_string();
     assert!(error.starts_with("column started_at is Int32"), "{error}");
@@ -466,7 +479,7 @@ fn invalid_columns_of_entities_are_rejected_by_name() {
 #[test]
 fn fields_are_those_of_lines() {
     for source in Source::ALL {
-        let taken = |fields: &Map<String, Value>| {
+        let accepted = |fields: &Map<String, Value>| {
             let line = serde_json::to_vec(fields).unwrap();
             match source {
                 Source::Plays => check_line(&line).map(|_| ()),
@@ -477,31 +490,33 @@ fn fields_are_those_of_lines() {
             .iter()
             .map(|field| {
                 let value = match (field.kind, field.name) {
-                    (Kind::Text, "country") => "DE".into(),
-                    (Kind::Text, "gender") => "F".into(),
-                    (Kind::Text, "kind") => "play".into(),
-                    (Kind::Text, "tz") => "Asia/Tokyo".into(),
-                    (Kind::Text, "visibility") => "only_me".into(),
-                    (Kind::Text | Kind::TextOrInt, _) => "x".into(),
-                    (Kind::Int, _) => 5.into(),
-                    (Kind::Number, _) => 5.5.into(),
-                    (Kind::Time | Kind::UnboundedTime, _) => "2025-01-01T00:00:00Z".into(),
-                    (Kind::Bool, _) => true.into(),
+                    (FieldKind::Text, "country") => "DE".into(),
+                    (FieldKind::Text, "gender") => "F".into(),
+                    (FieldKind::Text, "kind") => "play".into(),
+                    (FieldKind::Text, "tz") => "Asia/Tokyo".into(),
+                    (FieldKind::Text, "visibility") => "only_me".into(),
+                    (FieldKind::Text | FieldKind::TextOrInt, _) => "x".into(),
+                    (FieldKind::Int, _) => 5.into(),
+                    (FieldKind::Number, _) => 5.5.into(),
+                    (FieldKind::Time | FieldKind::UnboundedTime, _) => {
+                        "2025-01-01T00:00:00Z".into()
+                    }
+                    (FieldKind::Bool, _) => true.into(),
                 };
                 (field.name.to_owned(), value)
             })
             .collect();
-        assert_eq!(taken(&all), Ok(()), "{source}");
+        assert_eq!(accepted(&all), Ok(()), "{source}");
         for field in fields(source) {
             let mut fields = all.clone();
             fields.remove(field.name);
             assert_eq!(
-                taken(&fields).is_err(),
-                field.is_needed,
+                accepted(&fields).is_err(),
+                field.is_required,
                 "{source} {field:?}"
             );
             fields.insert(field.name.to_owned(), Value::Array(Vec::new()));
-            assert!(taken(&fields).is_err(), "{source} knows {field:?}");
+            assert!(accepted(&fields).is_err(), "{source} knows {field:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Report of an ingestion.
+//! The report of an ingestion.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ const REASONS_MAX: usize = 50;
 
 /// Result of an ingestion.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct IngestReport {
     pub(crate) source: Source,
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Report {
     seconds: f64,
     lines_per_second: f64,
     #[serde(skip)]
-    begun: Instant,
+    started: Instant,
 }
 
 /// Result of one input.
@@ -51,7 +51,7 @@ struct Reason {
     reason: String,
 }
 
-impl Report {
+impl IngestReport {
     pub(crate) fn new(source: Source) -> Self {
         Self {
             source,
@@ -63,12 +63,12 @@ impl Report {
             reasons: Vec::new(),
             seconds: 0.0,
             lines_per_second: 0.0,
-            begun: Instant::now(),
+            started: Instant::now(),
         }
     }
 
     /// Starts an input.
-    pub(super) fn begin(&mut self, origin: &str) {
+    pub(super) fn start_input(&mut self, origin: &str) {
         self.inputs.push(InputReport {
             input: origin.to_owned(),
             accepted: 0,
@@ -79,26 +79,26 @@ impl Report {
     }
 
     /// Marks the current input as complete.
-    pub(super) fn complete(&mut self) {
+    pub(super) fn complete_input(&mut self) {
         if let Some(input) = self.inputs.last_mut() {
             input.is_complete = true;
         }
     }
 
     /// Adds lines of the current input, up to `last_line`.
-    pub(super) fn add(&mut self, origin: &str, taken: &IntakeReport, last_line: u64) {
-        self.accepted += taken.accepted;
-        self.erased += taken.erased;
+    pub(super) fn add_lines(&mut self, origin: &str, added: &IntakeReport, last_line: u64) {
+        self.accepted += added.accepted;
+        self.erased += added.erased;
         if let Some(input) = self.inputs.last_mut() {
-            input.accepted += taken.accepted;
-            input.rejected += taken.rejected.len() as u64;
+            input.accepted += added.accepted;
+            input.rejected += added.rejected.len() as u64;
             input.last_line = last_line;
         }
-        for rejected in &taken.rejected {
+        for rejected in &added.rejected {
             self.rejected += 1;
-            let fault = fault_of(&rejected.reason);
-            if let Some(known) = self.reasons.iter_mut().find(|known| known.fault == fault) {
-                known.count += 1;
+            let fault = extract_fault(&rejected.reason);
+            if let Some(same) = self.reasons.iter_mut().find(|reason| reason.fault == fault) {
+                same.count += 1;
             } else if self.reasons.len() < REASONS_MAX {
                 self.reasons.push(Reason {
                     fault: fault.to_owned(),
@@ -110,15 +110,15 @@ impl Report {
         }
     }
 
-    /// Sets the duration.
-    pub(crate) fn end(&mut self) {
-        self.seconds = self.begun.elapsed().as_secs_f64();
+    /// Sets the duration up to now, and the rate.
+    pub(crate) fn set_duration(&mut self) {
+        self.seconds = self.started.elapsed().as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let lines = (self.accepted + self.rejected + self.erased) as f64;
         self.lines_per_second = lines / self.seconds.max(1e-9);
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = format!(
             "{} lines accepted, {} rejected, in {:.2} s ({:.0} lines per second)\n",
             self.accepted, self.rejected, self.seconds, self.lines_per_second
@@ -158,13 +158,16 @@ impl Report {
     }
 }
 
-/// The common part of reasons of one kind: the field or the kind of fault.
-fn fault_of(reason: &str) -> &str {
-    let ends = [": ", " must be ", " (column ", " (line "];
-    let end = ends.iter().filter_map(|end| reason.find(end)).min();
+/// Extracts the common part of reasons of one kind: the field or the kind of fault.
+fn extract_fault(reason: &str) -> &str {
+    let separators = [": ", " must be ", " (column ", " (line "];
+    let end = separators
+        .iter()
+        .filter_map(|separator| reason.find(separator))
+        .min();
     let head = end.and_then(|end| reason.get(..end)).unwrap_or(reason);
     match head.split_once(|c: char| c.is_ascii_digit() || c == '`' || c == '"') {
-        Some((before, _)) if !before.trim().is_empty() => before.trim(),
+        Some((prefix, _)) if !prefix.trim().is_empty() => prefix.trim(),
         _ => head,
     }
 }
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn reasons_are_counted_by_fault() {
-        let mut report = Report::new(Source::Plays);
+        let mut report = IngestReport::new(Source::Plays);
         for (line, reason) in [
             (1, "country: \"Germany\" is not an ISO 3166 alpha-2 code"),
             (2, "country: \"France\" is not an ISO 3166 alpha-2 code"),
@@ -192,7 +195,7 @@ mod tests {
                 line,
                 reason: reason.to_owned(),
             }];
-            report.add(
+            report.add_lines(
                 "f",
                 &IntakeReport {
                     accepted: 1,
@@ -203,13 +206,13 @@ mod tests {
                 line,
             );
         }
-        let found: Vec<(u64, &str)> = report
+        let counts: Vec<(u64, &str)> = report
             .reasons
             .iter()
             .map(|reason| (reason.count, reason.first.as_str()))
             .collect();
         assert_eq!(
-            found,
+            counts,
             [(2, "f:1"), (2, "f:3"), (1, "f:5"), (1, "f:6"), (2, "f:7")]
         );
         assert_eq!((report.accepted, report.rejected), (8, 8));

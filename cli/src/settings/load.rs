@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{SECRETS, Settings};
-use crate::failure::{one_line, usage};
+use crate::failure::{join_lines, usage_error};
 
 const ENV_PREFIX: &str = "BACKSTITCH__";
 const ENV_SEPARATOR: &str = "__";
-/// Edits between the name of a setting and a variable that probably means it.
+/// Maximum edits between the name of a setting and a variable that probably means it.
 const TYPO_DISTANCE_MAX: usize = 2;
-/// Follows from `log.partitions`.
+/// A setting that is derived from `log.partitions` and not shown.
 const DERIVED: &str = "serving.partitions";
 
 /// Settings from flags: keys and values.
@@ -46,59 +46,58 @@ impl Loaded {
 }
 
 /// Values of one origin.
-struct Layer {
+struct SettingsLayer {
     values: BTreeMap<String, Value>,
     origins: BTreeMap<String, String>,
     /// True if all values are texts.
-    untyped: bool,
+    is_untyped: bool,
 }
 
 /// Reads the settings from `file`, the variables and the flags.
 ///
 /// # Errors
-/// [`crate::failure::Usage`]: an unreadable file, an unknown key or an invalid value, with its origin.
+/// [`crate::failure::UsageError`]: an unreadable file, an unknown key or an invalid value, with its origin.
 pub(crate) fn load(
     file: Option<&Path>,
     variables: impl Iterator<Item = (String, String)>,
     flags: &Flags,
 ) -> anyhow::Result<Loaded> {
-    let defaults = shown_values(&Settings::default())?;
+    let defaults = flatten_settings(&Settings::default())?;
     let mut values = defaults.clone();
     let (mut origins, mut warnings) = (BTreeMap::new(), Vec::new());
     let layers = [
-        file.map(file_layer).transpose()?,
-        Some(env_layer(variables)),
-        Some(flag_layer(flags)),
+        file.map(read_file_layer).transpose()?,
+        Some(read_env_layer(variables)),
+        Some(build_flag_layer(flags)),
     ];
     for layer in layers.into_iter().flatten() {
         for (key, value) in layer.values {
             let origin = layer.origins.get(&key).cloned().unwrap_or_default();
             let Some(default) = defaults.get(&key) else {
-                if let Some(secret) = secret_in_file(&key) {
+                if let Some(secret) = find_secret_of_file_key(&key) {
                     let Value::String(file) = &value else {
-                        return Err(expected_text(&key, &origin));
+                        return Err(text_expected_error(&key, &origin));
                     };
                     values.insert(secret.to_owned(), read_secret(&key, &origin, file)?);
                     origins.insert(secret.to_owned(), format!("{origin} ({file})"));
                     continue;
                 }
-                if layer.untyped {
-                    warnings.extend(near_miss(&key, &origin, &defaults));
+                if layer.is_untyped {
+                    warnings.extend(describe_near_miss(&key, &origin, &defaults));
                     continue;
                 }
-                return Err(unknown(&key, &origin, &defaults));
+                return Err(unknown_setting_error(&key, &origin, &defaults));
             };
             let value = match value {
-                Value::String(text) if layer.untyped => {
-                    typed(text, default).map_err(|why| usage(format!("{origin}: {key}: {why}")))?
-                }
+                Value::String(text) if layer.is_untyped => parse_typed(text, default)
+                    .map_err(|reason| usage_error(format!("{origin}: {key}: {reason}")))?,
                 value => value,
             };
             values.insert(key.clone(), value);
-            let in_list = format!("{key}[");
-            origins.retain(|key: &String, _| !key.starts_with(&in_list));
+            let entry_prefix = format!("{key}[");
+            origins.retain(|key: &String, _| !key.starts_with(&entry_prefix));
             let entries = layer.origins.iter();
-            let entries = entries.filter(|(key, _)| key.starts_with(&in_list));
+            let entries = entries.filter(|(key, _)| key.starts_with(&entry_prefix));
             origins.extend(entries.map(|(key, origin)| (key.clone(), origin.clone())));
             origins.insert(key, origin);
         }
@@ -107,15 +106,15 @@ pub(crate) fn load(
         serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
             let key = error.path().to_string();
             // The error text contains the value, so it is not printed for a secret.
-            if let Some(secret) = secret_at(&key) {
+            if let Some(secret) = find_secret_with_part(&key) {
                 let origin = origins.get(secret).map_or("defaults", String::as_str);
-                return expected_text(secret, origin);
+                return text_expected_error(secret, origin);
             }
-            let why = schemas::json_error::describe(error.inner());
-            wrong(&key, &one_line(&why), &origins)
+            let reason = schemas::json_error::describe(error.inner());
+            invalid_value_error(&key, &join_lines(&reason), &origins)
         })?;
-    if let Some((key, why)) = settings.flaw() {
-        return Err(wrong(&key, &why, &origins));
+    if let Some((key, reason)) = settings.find_invalid_value() {
+        return Err(invalid_value_error(&key, &reason, &origins));
     }
     settings.serving.partitions = settings.log.partitions;
     Ok(Loaded {
@@ -126,9 +125,9 @@ pub(crate) fn load(
     })
 }
 
-/// A warning about an environment variable that is not a setting, but is close to one. Other software may use other
+/// Describes an environment variable that is not a setting, but is close to one. Other software may use other
 /// variables with the prefix.
-fn near_miss(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> Option<String> {
+fn describe_near_miss(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> Option<String> {
     let secrets = SECRETS.map(|secret| format!("{secret}_file"));
     let distance = |known: &str| strsim::damerau_levenshtein(known, key);
     let nearest = known
@@ -144,8 +143,8 @@ fn near_miss(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> Option
     }
     let (section, _) = key.split_once('.')?;
     let is_section = known.keys().any(|known| {
-        let rest = known.strip_prefix(section);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let suffix = known.strip_prefix(section);
+        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
     });
     is_section.then(|| {
         format!(
@@ -154,26 +153,26 @@ fn near_miss(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> Option
     })
 }
 
-/// The secret whose file a key names: `redis.password` for `redis.password_file`.
-fn secret_in_file(key: &str) -> Option<&'static str> {
+/// Finds the secret whose file a key names: `redis.password` for `redis.password_file`.
+fn find_secret_of_file_key(key: &str) -> Option<&'static str> {
     let secret = key.strip_suffix("_file")?;
     SECRETS.into_iter().find(|known| *known == secret)
 }
 
-/// The secret that a key names or is part of: `redis.password` also for `redis.password.x`.
-fn secret_at(key: &str) -> Option<&'static str> {
-    let is_part = |secret: &&str| {
-        let rest = key.strip_prefix(*secret);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+/// Finds the secret that a key names or is part of: `redis.password` also for `redis.password.x`.
+fn find_secret_with_part(key: &str) -> Option<&'static str> {
+    let contains_key = |secret: &&str| {
+        let suffix = key.strip_prefix(*secret);
+        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with(['.', '[']))
     };
-    SECRETS.into_iter().find(is_part)
+    SECRETS.into_iter().find(contains_key)
 }
 
 /// Reads a secret from a file, without the line end. The error does not print the file name, which may be the secret
 /// itself under the wrong key.
 fn read_secret(key: &str, origin: &str, file: &str) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        usage(format!(
+        usage_error(format!(
             "{origin}: {key}: the named file cannot be read: {error}; name a file that contains only the secret"
         ))
     })?;
@@ -181,49 +180,57 @@ fn read_secret(key: &str, origin: &str, file: &str) -> anyhow::Result<Value> {
 }
 
 /// Error for a secret whose value is not a text.
-fn expected_text(key: &str, origin: &str) -> anyhow::Error {
-    usage(format!(
+fn text_expected_error(key: &str, origin: &str) -> anyhow::Error {
+    usage_error(format!(
         "{origin}: {key}: expected a text; put it in quotes"
     ))
 }
 
-fn wrong(key: &str, why: &str, origins: &BTreeMap<String, String>) -> anyhow::Error {
+fn invalid_value_error(
+    key: &str,
+    reason: &str,
+    origins: &BTreeMap<String, String>,
+) -> anyhow::Error {
     // A missing field of a list entry has the origin of the entry or of the list.
     let origin = std::iter::successors(Some(key), |key| {
         key.rfind(['.', '[']).and_then(|end| key.get(..end))
     })
     .find_map(|key| origins.get(key));
     let origin = origin.map_or("defaults", String::as_str);
-    usage(format!(
-        "{origin}: {key}: {why}; `backstitch config schema` describes valid values"
+    usage_error(format!(
+        "{origin}: {key}: {reason}; `backstitch config schema` describes valid values"
     ))
 }
 
-fn unknown(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> anyhow::Error {
+fn unknown_setting_error(
+    key: &str,
+    origin: &str,
+    known: &BTreeMap<String, Value>,
+) -> anyhow::Error {
     // A table in place of a text may contain the secret.
     let file_key = |secret: &&str| key.starts_with(&format!("{secret}_file."));
-    if let Some(secret) = secret_at(key) {
-        return expected_text(secret, origin);
+    if let Some(secret) = find_secret_with_part(key) {
+        return text_expected_error(secret, origin);
     }
     if let Some(secret) = SECRETS.into_iter().find(file_key) {
-        return expected_text(&format!("{secret}_file"), origin);
+        return text_expected_error(&format!("{secret}_file"), origin);
     }
     let is_list = |(name, default): &(&String, &Value)| {
-        let rest = key.strip_prefix(name.as_str());
-        default.is_array() && rest.is_some_and(|rest| rest.starts_with('.'))
+        let suffix = key.strip_prefix(name.as_str());
+        default.is_array() && suffix.is_some_and(|suffix| suffix.starts_with('.'))
     };
     if let Some((list, _)) = known.iter().find(is_list) {
-        return usage(format!(
+        return usage_error(format!(
             "{origin}: {list} is a list; write [[{list}]] with double brackets above each entry"
         ));
     }
     let section = key.split('.').next().unwrap_or(key);
-    let near: Vec<&str> = known
+    let section_settings: Vec<&str> = known
         .keys()
         .map(String::as_str)
         .filter(|known| known.split('.').next() == Some(section))
         .collect();
-    let advice = if near.is_empty() {
+    let advice = if section_settings.is_empty() {
         let mut sections: Vec<&str> = known
             .keys()
             .filter_map(|known| known.split('.').next())
@@ -231,36 +238,42 @@ fn unknown(key: &str, origin: &str, known: &BTreeMap<String, Value>) -> anyhow::
         sections.dedup();
         format!("known sections: {}", sections.join(", "))
     } else {
-        format!("known settings: {}", near.join(", "))
+        format!("known settings: {}", section_settings.join(", "))
     };
-    usage(format!("{origin}: unknown setting {key:?}; {advice}"))
+    usage_error(format!("{origin}: unknown setting {key:?}; {advice}"))
 }
 
 /// Reads values from a TOML file, with file and line of each.
-fn file_layer(path: &Path) -> anyhow::Result<Layer> {
-    let shown = path.display();
+fn read_file_layer(path: &Path) -> anyhow::Result<SettingsLayer> {
+    let shown_path = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        usage(format!(
-            "--config {shown}: {error}; name a readable TOML file"
+        usage_error(format!(
+            "--config {shown_path}: {error}; name a readable TOML file"
         ))
     })?;
     // Values and lines may contain secrets. So only messages about syntax are printed, which contain neither.
-    toml::de::DeTable::parse(&text)
-        .map_err(|error| unreadable(&shown, &text, error.span(), &one_line(error.message())))?;
+    toml::de::DeTable::parse(&text).map_err(|error| {
+        invalid_toml_error(
+            &shown_path,
+            &text,
+            error.span(),
+            &join_lines(error.message()),
+        )
+    })?;
     let table = toml::from_str::<toml::Table>(&text).map_err(|error| {
-        unreadable(
-            &shown,
+        invalid_toml_error(
+            &shown_path,
             &text,
             error.span(),
             "no setting has a value of this kind",
         )
     })?;
     let values = serde_json::to_value(table)?;
-    let lines = key_lines(&text);
-    if let Some(key) = non_finite(&values, "") {
+    let lines = find_key_lines(&text);
+    if let Some(key) = find_non_finite(&values, "") {
         let line = lines.get(&key).copied().unwrap_or(1);
-        return Err(usage(format!(
-            "{shown}:{line}: {key}: expected a finite number; `backstitch config schema` describes valid values"
+        return Err(usage_error(format!(
+            "{shown_path}:{line}: {key}: expected a finite number; `backstitch config schema` describes valid values"
         )));
     }
     let values = flatten(&values);
@@ -271,54 +284,59 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
         .chain(entries)
         .map(|key| {
             let line = lines.get(key).copied().unwrap_or(1);
-            (key.clone(), format!("{shown}:{line}"))
+            (key.clone(), format!("{shown_path}:{line}"))
         })
         .collect();
-    Ok(Layer {
+    Ok(SettingsLayer {
         values,
         origins,
-        untyped: false,
+        is_untyped: false,
     })
 }
 
 /// Error for a file that is not valid TOML. It does not print the text, which may contain secrets.
-fn unreadable(
-    shown: &std::path::Display<'_>,
+fn invalid_toml_error(
+    path: &std::path::Display<'_>,
     text: &str,
     span: Option<Range<usize>>,
-    why: &str,
+    reason: &str,
 ) -> anyhow::Error {
     let head = span.and_then(|span| text.get(..span.start));
     let origin = head.map_or_else(
-        || shown.to_string(),
+        || path.to_string(),
         |head| {
-            let column = head.chars().rev().take_while(|sign| *sign != '\n').count() + 1;
-            format!("{shown}:{}:{column}", head.matches('\n').count() + 1)
+            let column = head
+                .chars()
+                .rev()
+                .take_while(|character| *character != '\n')
+                .count()
+                + 1;
+            format!("{path}:{}:{column}", head.matches('\n').count() + 1)
         },
     );
-    usage(format!(
-        "{origin}: {why}; expected TOML with texts in quotes (the text is not shown, because it may contain a secret)"
+    usage_error(format!(
+        "{origin}: {reason}; expected TOML with texts in quotes (the text is not shown, because it may contain a secret)"
     ))
 }
 
-/// The key of a value that is infinite or not a number. JSON has no such numbers and shows them as null, which TOML lacks.
-fn non_finite(value: &Value, path: &str) -> Option<String> {
+/// Finds the key of a value that is infinite or not a number. JSON has no such numbers and shows them as null, which TOML lacks.
+fn find_non_finite(value: &Value, path: &str) -> Option<String> {
     match value {
         Value::Null => Some(path.to_owned()),
         Value::Array(entries) => {
             let mut entries = entries.iter().enumerate();
-            entries.find_map(|(index, entry)| non_finite(entry, &format!("{path}[{index}]")))
+            entries.find_map(|(index, entry)| find_non_finite(entry, &format!("{path}[{index}]")))
         }
         Value::Object(fields) => fields.iter().find_map(|(key, value)| {
             let dot = if path.is_empty() { "" } else { "." };
-            non_finite(value, &format!("{path}{dot}{key}"))
+            find_non_finite(value, &format!("{path}{dot}{key}"))
         }),
         _ => None,
     }
 }
 
-/// The line of each key of a TOML text.
-fn key_lines(text: &str) -> BTreeMap<String, usize> {
+/// Finds the line of each key of a TOML text.
+fn find_key_lines(text: &str) -> BTreeMap<String, usize> {
     fn walk(
         table: &toml::de::DeTable<'_>,
         prefix: &str,
@@ -353,11 +371,11 @@ fn key_lines(text: &str) -> BTreeMap<String, usize> {
 }
 
 /// Reads values from variables such as `BACKSTITCH__LOG__PARTITIONS`.
-fn env_layer(variables: impl Iterator<Item = (String, String)>) -> Layer {
-    let mut layer = Layer {
+fn read_env_layer(variables: impl Iterator<Item = (String, String)>) -> SettingsLayer {
+    let mut layer = SettingsLayer {
         values: BTreeMap::new(),
         origins: BTreeMap::new(),
-        untyped: true,
+        is_untyped: true,
     };
     for (name, value) in variables {
         let Some(key) = name.strip_prefix(ENV_PREFIX) else {
@@ -371,23 +389,23 @@ fn env_layer(variables: impl Iterator<Item = (String, String)>) -> Layer {
     layer
 }
 
-fn flag_layer(flags: &Flags) -> Layer {
+fn build_flag_layer(flags: &Flags) -> SettingsLayer {
     let origins = flags.keys().map(|key| {
         let flag = key.rsplit('.').next().unwrap_or(key).replace('_', "-");
         ((*key).to_owned(), format!("--{flag}"))
     });
-    Layer {
+    SettingsLayer {
         origins: origins.collect(),
         values: flags
             .iter()
             .map(|(key, value)| ((*key).to_owned(), value.clone()))
             .collect(),
-        untyped: false,
+        is_untyped: false,
     }
 }
 
 /// Parses a text from the environment as a value of the default's type. Lists are JSON.
-fn typed(text: String, default: &Value) -> Result<Value, String> {
+fn parse_typed(text: String, default: &Value) -> Result<Value, String> {
     let parsed = match default {
         Value::Number(_) | Value::Bool(_) => serde_json::from_str(text.trim()).ok(),
         Value::Array(_) => {
@@ -404,8 +422,8 @@ fn typed(text: String, default: &Value) -> Result<Value, String> {
     Ok(parsed.unwrap_or(Value::String(text)))
 }
 
-/// The settings by dotted key, without derived ones.
-pub(super) fn shown_values(settings: &Settings) -> anyhow::Result<BTreeMap<String, Value>> {
+/// Returns the settings by dotted key, without derived ones.
+pub(super) fn flatten_settings(settings: &Settings) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut values = flatten(&serde_json::to_value(settings)?);
     values.remove(DERIVED);
     Ok(values)
@@ -435,7 +453,7 @@ fn flatten(value: &Value) -> BTreeMap<String, Value> {
     flat
 }
 
-/// The opposite of [`flatten`].
+/// Nests values by dotted key into tables; the opposite of [`flatten`].
 pub(super) fn nest(flat: &BTreeMap<String, Value>) -> Value {
     let mut root = Map::new();
     for (key, value) in flat {

@@ -4,7 +4,7 @@ use jobs::counting::CountingSection;
 
 use super::*;
 
-fn vars(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
+fn variables(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
     pairs
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -12,16 +12,16 @@ fn vars(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
         .into_iter()
 }
 
-fn file(text: &str) -> tempfile::NamedTempFile {
+fn write_file(text: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
 }
 
-fn error_of(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String {
-    let file = text.map(file);
-    let error = load(file.as_ref().map(|f| f.path()), vars(pairs), flags).unwrap_err();
-    assert!(error.is::<crate::failure::Usage>());
+fn load_error(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String {
+    let file = text.map(write_file);
+    let error = load(file.as_ref().map(|f| f.path()), variables(pairs), flags).unwrap_err();
+    assert!(error.is::<crate::failure::UsageError>());
     match file {
         Some(file) => error
             .to_string()
@@ -32,14 +32,14 @@ fn error_of(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String
 
 #[test]
 fn later_origins_win() {
-    let file = file("data_dir = \"/a\"\n[log]\npartitions = 2\n[speed]\nrecords_max = 7\n");
+    let file = write_file("data_dir = \"/a\"\n[log]\npartitions = 2\n[speed]\nrecords_max = 7\n");
     let env = [
         ("BACKSTITCH__LOG__PARTITIONS", "3"),
         ("BACKSTITCH__DATA_DIR", "/b"),
         ("OTHER", "x"),
     ];
     let flags = Flags::from([("data_dir", Value::from("/c"))]);
-    let loaded = load(Some(file.path()), vars(&env), &flags).unwrap();
+    let loaded = load(Some(file.path()), variables(&env), &flags).unwrap();
     assert_eq!(loaded.settings.data_dir, Path::new("/c"));
     assert_eq!(loaded.settings.log.partitions, 3);
     assert_eq!(loaded.settings.speed.records_max, 7);
@@ -56,17 +56,19 @@ fn later_origins_win() {
 fn unknown_keys_are_rejected_with_their_origin() {
     let none = Flags::new();
     assert!(
-        error_of(Some("\n[log]\npartition = 2\n"), &[], &none).starts_with(
+        load_error(Some("\n[log]\npartition = 2\n"), &[], &none).starts_with(
             "FILE:3: unknown setting \"log.partition\"; known settings: log.partitions"
         )
     );
-    assert!(error_of(Some("[kafka]\nx = 2\n"), &[], &none).starts_with("FILE:2: unknown setting"));
+    assert!(
+        load_error(Some("[kafka]\nx = 2\n"), &[], &none).starts_with("FILE:2: unknown setting")
+    );
 }
 
 #[test]
 fn variables_that_nearly_name_a_setting_are_warned_about() {
     let warnings = |name: &str| {
-        let loaded = load(None, vars(&[(name, "271828")]), &Flags::new()).unwrap();
+        let loaded = load(None, variables(&[(name, "271828")]), &Flags::new()).unwrap();
         assert!(loaded.origins.is_empty(), "{name}");
         loaded.warnings
     };
@@ -111,7 +113,7 @@ fn variables_that_nearly_name_a_setting_are_warned_about() {
 #[test]
 fn invalid_values_are_rejected_with_their_origin() {
     let none = Flags::new();
-    for (text, place) in [
+    for (text, expected) in [
         (
             "[log]\npartitions = \"many\"",
             "FILE:2: log.partitions: the value must be an integer",
@@ -143,25 +145,25 @@ fn invalid_values_are_rejected_with_their_origin() {
         ("log = 3", "FILE:1: unknown setting \"log\""),
         ("\nx = [", "FILE:2:6: "),
     ] {
-        let error = error_of(Some(text), &[], &none);
-        assert!(error.starts_with(place), "{error}");
+        let error = load_error(Some(text), &[], &none);
+        assert!(error.starts_with(expected), "{error}");
         assert!(!error.contains('\n'));
     }
     assert!(
-        error_of(None, &[("BACKSTITCH__LOG__PARTITIONS", "many")], &none)
+        load_error(None, &[("BACKSTITCH__LOG__PARTITIONS", "many")], &none)
             .starts_with("environment variable BACKSTITCH__LOG__PARTITIONS: log.partitions: ")
     );
-    let missing = load(Some(Path::new("/nowhere.toml")), vars(&[]), &none).unwrap_err();
+    let missing = load(Some(Path::new("/nowhere.toml")), variables(&[]), &none).unwrap_err();
     assert!(missing.to_string().starts_with("--config /nowhere.toml: "));
 }
 
 #[test]
 fn printed_settings_can_be_read_again() {
-    let loaded = load(None, vars(&[]), &Flags::new()).unwrap();
-    let text = loaded.shown().unwrap().toml();
+    let loaded = load(None, variables(&[]), &Flags::new()).unwrap();
+    let text = loaded.effective_settings().unwrap().to_toml();
     assert!(text.contains("partitions = 4  # default"), "{text}");
-    let file = file(&text);
-    let again = load(Some(file.path()), vars(&[]), &Flags::new()).unwrap();
+    let file = write_file(&text);
+    let again = load(Some(file.path()), variables(&[]), &Flags::new()).unwrap();
     assert_eq!(
         serde_json::to_value(&again.settings).unwrap(),
         serde_json::to_value(&loaded.settings).unwrap()
@@ -185,28 +187,44 @@ recounts_per_day = 24
 
 #[test]
 fn classes_of_applications_are_read_and_shown() {
-    let classes = file(CLASSES);
-    let loaded = load(Some(classes.path()), vars(&[]), &Flags::new()).unwrap();
-    let of = |loaded: &Loaded| loaded.settings.applications.counting().unwrap().unwrap();
-    assert!(of(&loaded).policy_for(1, 10_000).is_some());
-    assert!(of(&loaded).policy_for(7, 10_000).is_none());
+    let classes = write_file(CLASSES);
+    let loaded = load(Some(classes.path()), variables(&[]), &Flags::new()).unwrap();
+    let classes_of = |loaded: &Loaded| {
+        loaded
+            .settings
+            .applications
+            .parse_counting()
+            .unwrap()
+            .unwrap()
+    };
+    assert!(classes_of(&loaded).find_policy(1, 10_000).is_some());
+    assert!(classes_of(&loaded).find_policy(7, 10_000).is_none());
     assert_eq!(loaded.count_set(), 1);
     assert!(loaded.origins["applications.counting"].ends_with(":2"));
-    let shown = file(&loaded.shown().unwrap().toml());
-    let again = load(Some(shown.path()), vars(&[]), &Flags::new()).unwrap();
-    assert_eq!(of(&again), of(&loaded));
+    let printed = write_file(&loaded.effective_settings().unwrap().to_toml());
+    let again = load(Some(printed.path()), variables(&[]), &Flags::new()).unwrap();
+    assert_eq!(classes_of(&again), classes_of(&loaded));
     let json = "[{\"class\": \"a\", \"strategy\": \"increments\", \"capacity_from\": 0}]";
     let variable = [("BACKSTITCH__APPLICATIONS__COUNTING", json)];
-    let other = load(Some(classes.path()), vars(&variable), &Flags::new()).unwrap();
-    assert_eq!(of(&other).class_for(1, 1).unwrap().name(), "a");
-    let none = load(None, vars(&[]), &Flags::new()).unwrap();
-    assert!(none.settings.applications.counting().unwrap().is_none());
+    let overridden = load(Some(classes.path()), variables(&variable), &Flags::new()).unwrap();
+    assert_eq!(
+        classes_of(&overridden).find_class(1, 1).unwrap().name(),
+        "a"
+    );
+    let none = load(None, variables(&[]), &Flags::new()).unwrap();
+    assert!(
+        none.settings
+            .applications
+            .parse_counting()
+            .unwrap()
+            .is_none()
+    );
 }
 
 /// The schema is written by hand: it has every field, and no other.
 #[test]
 fn the_schema_has_every_field_of_a_class() {
-    let all = CountingSection {
+    let section = CountingSection {
         capacity_from: Some(1),
         applications: vec![1],
         large_size: Some(1),
@@ -214,8 +232,8 @@ fn the_schema_has_every_field_of_a_class() {
         recounts_per_day: Some(1),
         ..CountingSection::default()
     };
-    let all = serde_json::to_value(all).unwrap();
-    let schema = serde_json::to_value(crate::settings::schema()).unwrap();
+    let section = serde_json::to_value(section).unwrap();
+    let schema = serde_json::to_value(crate::settings::build_schema()).unwrap();
     let pointer = "/$defs/ApplicationsSection/properties/counting/items/properties";
     let described = schema.pointer(pointer).unwrap();
     let names = |value: &Value| {
@@ -226,12 +244,12 @@ fn the_schema_has_every_field_of_a_class() {
             .cloned()
             .collect::<Vec<_>>()
     };
-    assert_eq!(names(described), names(&all));
+    assert_eq!(names(described), names(&section));
 }
 
 #[test]
 fn invalid_classes_are_rejected_with_file_and_line() {
-    for (from, to, place) in [
+    for (from, to, expected) in [
         (
             "\"recount\"",
             "\"sum\"",
@@ -284,11 +302,11 @@ fn invalid_classes_are_rejected_with_file_and_line() {
         ),
     ] {
         assert!(CLASSES.contains(from), "{from}");
-        let error = error_of(Some(&CLASSES.replacen(from, to, 1)), &[], &Flags::new());
-        assert!(error.starts_with(place), "{error}");
+        let error = load_error(Some(&CLASSES.replacen(from, to, 1)), &[], &Flags::new());
+        assert!(error.starts_with(expected), "{error}");
     }
     let single = "[applications.counting]\nclass = \"a\"\n";
-    let error = error_of(Some(single), &[], &Flags::new());
+    let error = load_error(Some(single), &[], &Flags::new());
     assert!(
         error.starts_with(
             "FILE:2: applications.counting is a list; write [[applications.counting]]"
@@ -296,7 +314,7 @@ fn invalid_classes_are_rejected_with_file_and_line() {
         "{error}"
     );
     let broken = [("BACKSTITCH__APPLICATIONS__COUNTING", "[{\"class\": \"a\",")];
-    let error = error_of(None, &broken, &Flags::new());
+    let error = load_error(None, &broken, &Flags::new());
     assert!(
         error.contains("COUNTING: applications.counting: expected a JSON list: not JSON: "),
         "{error}"
@@ -305,8 +323,8 @@ fn invalid_classes_are_rejected_with_file_and_line() {
 
 #[test]
 fn the_schema_has_every_setting() {
-    let schema = serde_json::to_string(&crate::settings::schema()).unwrap();
-    let defaults = shown_values(&Settings::default()).unwrap();
+    let schema = serde_json::to_string(&crate::settings::build_schema()).unwrap();
+    let defaults = flatten_settings(&Settings::default()).unwrap();
     for key in defaults.keys() {
         let name = key.rsplit('.').next().unwrap();
         assert!(schema.contains(&format!("\"{name}\":{{")), "{key}");
@@ -316,21 +334,21 @@ fn the_schema_has_every_setting() {
 #[test]
 fn secrets_come_from_files_and_are_never_shown() {
     for secret in SECRETS {
-        let file = file("open sesame, open sesame, open sesame\n");
+        let file = write_file("open sesame, open sesame, open sesame\n");
         let path = file.path().display().to_string();
         let name = format!(
             "BACKSTITCH__{}_FILE",
             secret.replace('.', "__").to_uppercase()
         );
-        let loaded = load(None, vars(&[(&name, &path)]), &Flags::new()).unwrap();
+        let loaded = load(None, variables(&[(&name, &path)]), &Flags::new()).unwrap();
         assert_eq!(
             loaded.origins[secret],
             format!("environment variable {name} ({path})")
         );
-        let shown = loaded.shown().unwrap().toml();
-        assert!(shown.contains("(hidden)"), "{secret}: {shown}");
-        assert!(!format!("{shown}{:?}", loaded.settings).contains("sesame"));
-        let error = error_of(None, &[(&name, "/nowhere")], &Flags::new());
+        let printed = loaded.effective_settings().unwrap().to_toml();
+        assert!(printed.contains("(hidden)"), "{secret}: {printed}");
+        assert!(!format!("{printed}{:?}", loaded.settings).contains("sesame"));
+        let error = load_error(None, &[(&name, "/nowhere")], &Flags::new());
         assert!(
             error.starts_with(&format!("environment variable {name}: {secret}_file: "))
                 && error.contains("No such file"),
@@ -339,7 +357,7 @@ fn secrets_come_from_files_and_are_never_shown() {
     }
     let loaded = load(
         None,
-        vars(&[("BACKSTITCH__S3__SECRET_ACCESS_KEY", "open sesame")]),
+        variables(&[("BACKSTITCH__S3__SECRET_ACCESS_KEY", "open sesame")]),
         &Flags::new(),
     );
     assert_eq!(
@@ -381,12 +399,12 @@ fn errors_do_not_contain_secrets() {
         for key in [key.to_owned(), format!("{key}_file")] {
             for form in FORMS {
                 let text = format!("[{section}]\n{}\n", form.replace("KEY", &key));
-                let error = error_of(Some(&text), &[], &Flags::new());
+                let error = load_error(Some(&text), &[], &Flags::new());
                 assert!(!error.contains(SECRET), "{text}{error}");
                 assert!(error.starts_with("FILE:"), "{text}{error}");
             }
         }
-        let error = error_of(
+        let error = load_error(
             Some(&format!("[{section}]\n{key} = 271828182")),
             &[],
             &Flags::new(),
@@ -395,8 +413,8 @@ fn errors_do_not_contain_secrets() {
             error.starts_with(&format!("FILE:2: {secret}: expected a text")),
             "{error}"
         );
-        let place = format!("[{section}]\n{key}_file = \"271828182\"");
-        let error = error_of(Some(&place), &[], &Flags::new());
+        let text = format!("[{section}]\n{key}_file = \"271828182\"");
+        let error = load_error(Some(&text), &[], &Flags::new());
         assert!(!error.contains(SECRET), "{error}");
     }
 }
@@ -416,36 +434,36 @@ fn messages_about_variables_do_not_contain_secrets() {
             format!("BACKSTITCH__{}", section.to_uppercase()),
         ] {
             // A variable that is not a setting causes a warning or nothing.
-            let message_of = |variables: &[(&str, &str)]| {
-                load(None, vars(variables), &Flags::new()).map_or_else(
+            let load_message = |pairs: &[(&str, &str)]| {
+                load(None, variables(pairs), &Flags::new()).map_or_else(
                     |error| error.to_string(),
                     |loaded| loaded.warnings.join("\n"),
                 )
             };
-            let message = message_of(&[(&name, SECRET)]);
+            let message = load_message(&[(&name, SECRET)]);
             assert!(!message.contains(SECRET), "{name}: {message}");
             assert!(
                 message.is_empty() || message.contains(&name),
                 "{name}: {message}"
             );
-            let both = [
+            let pairs = [
                 (name.as_str(), SECRET),
                 ("BACKSTITCH__LOG__PARTITIONS", "x"),
             ];
-            let error = error_of(None, &both, &Flags::new());
+            let error = load_error(None, &pairs, &Flags::new());
             assert!(!error.contains(SECRET), "{name}: {error}");
         }
         // From the environment a number is a text.
         let long = SECRET.repeat(4);
-        let loaded = load(None, vars(&[(&name, &long)]), &Flags::new()).unwrap();
-        let shown = loaded.shown().unwrap().toml();
-        assert!(!shown.contains(SECRET), "{shown}");
+        let loaded = load(None, variables(&[(&name, &long)]), &Flags::new()).unwrap();
+        let printed = loaded.effective_settings().unwrap().to_toml();
+        assert!(!printed.contains(SECRET), "{printed}");
     }
 }
 
 #[test]
 fn invalid_namespaces_are_rejected() {
-    let error = error_of(Some("namespace = \"A b\"\n"), &[], &Flags::new());
+    let error = load_error(Some("namespace = \"A b\"\n"), &[], &Flags::new());
     assert!(
         error.starts_with("FILE:1: namespace: \"A b\" is not a valid namespace"),
         "{error}"
@@ -469,11 +487,11 @@ fn serving_options_are_checked() {
             "FILE:2: serving.cors_origins: app.example.org is invalid; write each origin",
         ),
     ] {
-        let error = error_of(Some(text), &[], &none);
+        let error = load_error(Some(text), &[], &none);
         assert!(error.starts_with(expected), "{error}");
         assert!(!error.contains("too short"), "{error}");
     }
     let longest = format!("[serving]\nsession_secret = \"{}\"\n", "x".repeat(32));
-    let file = file(&longest);
-    load(Some(file.path()), vars(&[]), &none).unwrap();
+    let file = write_file(&longest);
+    load(Some(file.path()), variables(&[]), &none).unwrap();
 }

@@ -11,7 +11,7 @@ mod show;
 use std::path::PathBuf;
 
 use batch::{BatchOptions, RetentionOptions};
-use jobs::counting::{Counting, CountingError, CountingSection};
+use jobs::counting::{CountingClasses, CountingError, CountingSection};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
@@ -25,13 +25,13 @@ use stores::options::{
 
 pub(crate) use load::{Flags, Loaded, load};
 pub(crate) use reconciliation::{ReconciliationSection, ReconciliationSpec};
-pub(crate) use schema::schema;
+pub(crate) use schema::build_schema;
 
 /// Maximum number of partitions of a topic.
 const PARTITIONS_MAX: u64 = 1024;
 /// Minimum memory of a query.
 const MEMORY_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// Text columns of an archive file have 32-bit offsets.
+/// Maximum size of an archive file, whose text columns have 32-bit offsets.
 const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -66,39 +66,39 @@ pub(crate) struct Settings {
     /// The event log.
     pub(crate) log: LogSection,
     /// Kafka, for the event log. Embedded if no brokers are named.
-    #[schemars(schema_with = "schema::section::<KafkaOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<KafkaOptions>")]
     pub(crate) kafka: KafkaOptions,
     /// Redis, for live state. Embedded if no nodes are named.
-    #[schemars(schema_with = "schema::section::<RedisOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<RedisOptions>")]
     pub(crate) redis: RedisOptions,
     /// Cassandra, for run records, batch rows and leases. Embedded if no nodes are named.
-    #[schemars(schema_with = "schema::section::<CassandraOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<CassandraOptions>")]
     pub(crate) cassandra: CassandraOptions,
     /// PostgreSQL or MySQL, for entities. Embedded if no host is named.
-    #[schemars(schema_with = "schema::section::<SqlOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<SqlOptions>")]
     pub(crate) database: SqlOptions,
     /// S3, for the archive. Local files if no bucket is named.
-    #[schemars(schema_with = "schema::section::<S3Options>")]
+    #[schemars(schema_with = "schema::build_section_schema::<S3Options>")]
     pub(crate) s3: S3Options,
     /// Schema registry of Avro records.
-    #[schemars(schema_with = "schema::section::<RegistryOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<RegistryOptions>")]
     pub(crate) registry: RegistryOptions,
     /// Scheduled comparisons.
     pub(crate) reconciliation: Vec<ReconciliationSection>,
     /// Webhook for capacity notices and reconciliation alerts, in addition to the log.
-    #[schemars(schema_with = "schema::section::<NoticesOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<NoticesOptions>")]
     pub(crate) notices: NoticesOptions,
     /// The speed layer.
-    #[schemars(schema_with = "schema::section::<SpeedOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<SpeedOptions>")]
     pub(crate) speed: SpeedOptions,
     /// The batch layer.
-    #[schemars(schema_with = "schema::section::<BatchOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<BatchOptions>")]
     pub(crate) batch: BatchOptions,
     /// The serving layer.
-    #[schemars(schema_with = "schema::section::<ServingOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<ServingOptions>")]
     pub(crate) serving: ServingOptions,
     /// Retention in days; without a value, data is kept forever.
-    #[schemars(schema_with = "schema::section::<RetentionOptions>")]
+    #[schemars(schema_with = "schema::build_section_schema::<RetentionOptions>")]
     pub(crate) retention: RetentionOptions,
     /// Query engine of the batch and speed layers.
     pub(crate) query: QuerySection,
@@ -112,20 +112,20 @@ pub(crate) struct Settings {
 pub(crate) struct ApplicationsSection {
     /// Counting methods by class of application; replaces the view's classes. An application belongs to the first class
     /// that matches; without one it is counted by increments.
-    #[schemars(schema_with = "schema::counting")]
+    #[schemars(schema_with = "schema::build_counting_schema")]
     pub(crate) counting: Vec<CountingSection>,
 }
 
 impl ApplicationsSection {
-    /// The configured classes, if any.
+    /// Parses the configured classes, if there are any.
     ///
     /// # Errors
     /// An invalid field.
-    pub(crate) fn counting(&self) -> Result<Option<Counting>, CountingError> {
+    pub(crate) fn parse_counting(&self) -> Result<Option<CountingClasses>, CountingError> {
         if self.counting.is_empty() {
             return Ok(None);
         }
-        Counting::parse(&self.counting).map(Some)
+        CountingClasses::parse(&self.counting).map(Some)
     }
 }
 
@@ -222,7 +222,7 @@ impl Default for QuerySection {
 
 impl Settings {
     /// Options of the stores.
-    pub(crate) fn stores(&self) -> StoresOptions {
+    pub(crate) fn stores_options(&self) -> StoresOptions {
         StoresOptions {
             data_dir: self.data_dir.clone(),
             namespace: self.namespace.clone(),
@@ -236,28 +236,30 @@ impl Settings {
         }
     }
 
-    /// The first invalid value: its key and the reason.
-    fn flaw(&self) -> Option<(String, String)> {
-        if let Err(flaw) = self.applications.counting() {
-            let key = format!("applications.counting[{}].{}", flaw.section, flaw.field);
-            return Some((key, flaw.what));
+    /// Finds the first invalid value: its key and the reason.
+    fn find_invalid_value(&self) -> Option<(String, String)> {
+        if let Err(error) = self.applications.parse_counting() {
+            let key = format!("applications.counting[{}].{}", error.section, error.field);
+            return Some((key, error.reason));
         }
         let views_dir = self.views_dir.as_ref();
         if views_dir.is_some_and(|folder| folder.as_os_str().is_empty()) {
-            let what = "is empty; name a folder, or remove the setting";
-            return Some(("views_dir".to_owned(), what.to_owned()));
+            let reason = "is empty; name a folder, or remove the setting";
+            return Some(("views_dir".to_owned(), reason.to_owned()));
         }
-        if let Some((index, field, why)) = ReconciliationSection::flaw(&self.reconciliation) {
-            return Some((format!("reconciliation[{index}].{field}"), why));
+        if let Some((index, field, reason)) =
+            ReconciliationSection::find_invalid(&self.reconciliation)
+        {
+            return Some((format!("reconciliation[{index}].{field}"), reason));
         }
-        if let Some(missing) = self.stores().missing_feature() {
+        if let Some(missing) = self.stores_options().missing_feature() {
             return Some((missing.setting.to_owned(), missing.to_string()));
         }
-        if let Some((key, why)) = self.plain_flaw() {
-            return Some((key.to_owned(), why));
+        if let Some((key, reason)) = self.find_out_of_range_value() {
+            return Some((key.to_owned(), reason));
         }
-        let flaw = self.serving.check().err()?;
-        Some(match flaw {
+        let error = self.serving.check().err()?;
+        Some(match error {
             serving::Error::Option {
                 option,
                 value,
@@ -270,7 +272,7 @@ impl Settings {
         })
     }
 
-    fn plain_flaw(&self) -> Option<(&'static str, String)> {
+    fn find_out_of_range_value(&self) -> Option<(&'static str, String)> {
         if self.data_dir.as_os_str().is_empty() {
             return Some(("data_dir", "is empty; name a folder".to_owned()));
         }
@@ -323,18 +325,18 @@ impl Settings {
         ];
         for (key, value, bounds) in bounds {
             if !bounds.contains(&value) {
-                let (least, most) = (bounds.start(), bounds.end());
-                let expected = if *most == u64::MAX {
-                    format!("at least {least}")
+                let (min, max) = (bounds.start(), bounds.end());
+                let expected = if *max == u64::MAX {
+                    format!("at least {min}")
                 } else {
-                    format!("{least} to {most}")
+                    format!("{min} to {max}")
                 };
                 return Some((key, format!("{value} is out of range; expected {expected}")));
             }
         }
         if self.retention.archive_days == 1 {
-            let why = "1 is too short: in some time zones yesterday is not over; expected 0 for no limit, or at least 2";
-            return Some(("retention.archive_days", why.to_owned()));
+            let reason = "1 is too short: in some time zones yesterday is not over; expected 0 for no limit, or at least 2";
+            return Some(("retention.archive_days", reason.to_owned()));
         }
         if speed.dedup_window_ms < 0 {
             return Some(("speed.dedup_window_ms", "is negative".to_owned()));

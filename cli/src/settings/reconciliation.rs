@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use batch::{Address, Expected, Policy, RestoreRequest};
+use batch::{Address, Expected, Policy, ReconcileRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stores::Secret;
 
-/// Names of leases contain the name.
+/// Bounds the names of leases, which contain the name of the section.
 const NAME_BYTES_MAX: usize = 64;
-/// Ten years.
+/// Maximum interval: ten years.
 const MINUTES_MAX: u64 = 10 * 366 * 24 * 60;
 const DAYS_MAX: u32 = 36_600;
 
@@ -87,58 +87,61 @@ pub(crate) struct ReconciliationSpec<'a> {
 }
 
 /// An invalid option, without dashes, and the reason.
-pub(crate) type Flaw = (&'static str, String);
+pub(crate) type InvalidOption = (&'static str, String);
 
 impl ReconciliationSection {
-    /// The first invalid section: its index, field and the reason.
-    pub(super) fn flaw(all: &[Self]) -> Option<(usize, &'static str, String)> {
+    /// Finds the first invalid section: its index, field and the reason.
+    pub(super) fn find_invalid(sections: &[Self]) -> Option<(usize, &'static str, String)> {
         let mut names = BTreeSet::new();
-        all.iter().enumerate().find_map(|(index, one)| {
-            let is_new = names.insert(&one.name);
-            let twice = (!is_new).then(|| {
-                let why = format!("{:?} is used twice", one.name);
-                ("name", why)
+        sections.iter().enumerate().find_map(|(index, section)| {
+            let is_new = names.insert(&section.name);
+            let duplicate = (!is_new).then(|| {
+                let reason = format!("{:?} is used twice", section.name);
+                ("name", reason)
             });
-            let (field, why) = twice.or_else(|| one.first_flaw())?;
-            Some((index, field, why))
+            let (field, reason) = duplicate.or_else(|| section.find_invalid_field())?;
+            Some((index, field, reason))
         })
     }
 
-    fn first_flaw(&self) -> Option<Flaw> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    fn find_invalid_field(&self) -> Option<InvalidOption> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let name = &self.name;
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
-            let why = format!(
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+            let reason = format!(
                 "{name:?} is invalid; expected at most {NAME_BYTES_MAX} letters, digits, '-' and '_'"
             );
-            return Some(("name", why));
+            return Some(("name", reason));
         }
         if self.views.is_empty() {
             return Some(("views", "is empty; name views".to_owned()));
         }
         if !(1..=MINUTES_MAX).contains(&self.interval_minutes) {
-            let why = format!(
+            let reason = format!(
                 "{} is out of range; expected 1 to {MINUTES_MAX}",
                 self.interval_minutes
             );
-            return Some(("interval_minutes", why));
+            return Some(("interval_minutes", reason));
         }
         if self.last_days.is_some_and(|days| days > DAYS_MAX) {
             return Some(("last_days", format!("expected at most {DAYS_MAX}")));
         }
-        if self.sample.is_some_and(|part| !(part > 0.0 && part <= 1.0)) {
+        if self
+            .sample
+            .is_some_and(|fraction| !(fraction > 0.0 && fraction <= 1.0))
+        {
             return Some((
                 "sample",
                 "expected a fraction above 0 and up to 1".to_owned(),
             ));
         }
         if self.policy == Policy::Apply && self.apply_max.is_none() {
-            let why = "is required with policy = \"apply\": larger differences need an approval";
-            return Some(("apply_max", why.to_owned()));
+            let reason = "is required with policy = \"apply\": larger differences need an approval";
+            return Some(("apply_max", reason.to_owned()));
         }
         if self.policy == Policy::Report && (self.apply_max.is_some() || !self.set.is_empty()) {
-            let why = "apply_max and set need policy = \"apply\"";
-            return Some(("policy", why.to_owned()));
+            let reason = "apply_max and set need policy = \"apply\"";
+            return Some(("policy", reason.to_owned()));
         }
         if !self.bearer_file.is_empty() && !self.bearer_env.is_empty() {
             return Some((
@@ -146,10 +149,10 @@ impl ReconciliationSection {
                 "bearer_file is set, too; set only one of them".to_owned(),
             ));
         }
-        self.spec(None).request().err()
+        self.spec(None).parse_request().err()
     }
 
-    /// The text values; `bearer` is the token itself.
+    /// Returns the text values; `bearer` is the token itself.
     pub(crate) fn spec<'a>(&'a self, bearer: Option<&'a Secret>) -> ReconciliationSpec<'a> {
         ReconciliationSpec {
             expected: &self.expected,
@@ -169,13 +172,13 @@ impl ReconciliationSpec<'_> {
     ///
     /// # Errors
     /// The first invalid option.
-    pub(crate) fn request(&self) -> Result<RestoreRequest, Flaw> {
-        let expected = self.expected()?;
+    pub(crate) fn parse_request(&self) -> Result<ReconcileRequest, InvalidOption> {
+        let expected = self.parse_expected()?;
         if !expected.is_claimed()
             && (self.is_whole || !self.tolerance.is_empty() || !self.rename.is_empty())
         {
-            let why = "whole, tolerance and rename apply to files, URLs and queries only; values from events and rows are exact";
-            return Err(("expected", why.to_owned()));
+            let reason = "whole, tolerance and rename apply to files, URLs and queries only; values from events and rows are exact";
+            return Err(("expected", reason.to_owned()));
         }
         let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pair in self.keys {
@@ -183,29 +186,30 @@ impl ReconciliationSpec<'_> {
             let values = values.split(',').map(str::to_owned);
             keys.entry(name).or_default().extend(values);
         }
-        let pairs = |flag: &'static str, all: &[String]| -> Result<BTreeMap<_, _>, Flaw> {
-            let pair = |pair: &String| {
-                let (name, value) = parse_pair(flag, pair)?;
-                Ok((name, value.to_owned()))
+        let parse_pairs =
+            |flag: &'static str, texts: &[String]| -> Result<BTreeMap<_, _>, InvalidOption> {
+                let pair = |text: &String| {
+                    let (name, value) = parse_pair(flag, text)?;
+                    Ok((name, value.to_owned()))
+                };
+                texts.iter().map(pair).collect()
             };
-            all.iter().map(pair).collect()
-        };
-        Ok(RestoreRequest {
+        Ok(ReconcileRequest {
             expected,
-            rename: pairs("rename", self.rename)?,
+            rename: parse_pairs("rename", self.rename)?,
             is_whole: self.is_whole,
-            tolerance: tolerance(self.tolerance)?,
+            tolerance: parse_tolerance(self.tolerance)?,
             keys,
-            set: pairs("set", self.set)?,
-            ..RestoreRequest::default()
+            set: parse_pairs("set", self.set)?,
+            ..ReconcileRequest::default()
         })
     }
 
-    fn expected(&self) -> Result<Expected, Flaw> {
+    fn parse_expected(&self) -> Result<Expected, InvalidOption> {
         let is_url = self.expected.starts_with("https://") || self.expected.starts_with("http://");
         if self.bearer.is_some() && !is_url {
-            let why = "a bearer token needs a URL";
-            return Err(("expected", why.to_owned()));
+            let reason = "a bearer token needs a URL";
+            return Err(("expected", reason.to_owned()));
         }
         match (self.expected, self.query) {
             ("canonical", Some(query)) => Ok(Expected::Query(query.to_owned())),
@@ -229,31 +233,32 @@ impl ReconciliationSpec<'_> {
     }
 }
 
-fn parse_pair<'a>(flag: &'static str, pair: &'a str) -> Result<(String, &'a str), Flaw> {
+fn parse_pair<'a>(flag: &'static str, pair: &'a str) -> Result<(String, &'a str), InvalidOption> {
     let parts = pair.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = parts.ok_or_else(|| {
-        let why = format!("{pair}: expected a column and a value, such as owner_id=7");
-        (flag, why)
+        let reason = format!("{pair}: expected a column and a value, such as owner_id=7");
+        (flag, reason)
     })?;
     Ok((name.to_owned(), value))
 }
 
 /// Parses tolerances: a count, a fraction of the expected value, or both.
-fn tolerance(texts: &[String]) -> Result<(u64, f64), Flaw> {
+fn parse_tolerance(texts: &[String]) -> Result<(u64, f64), InvalidOption> {
     let mut tolerance = (0, 0.0);
     for text in texts {
-        let wrong = || {
-            let why = format!("{text}: expected a count such as 10, or a percentage such as 0.5%");
-            ("tolerance", why)
+        let invalid_tolerance = || {
+            let reason =
+                format!("{text}: expected a count such as 10, or a percentage such as 0.5%");
+            ("tolerance", reason)
         };
         match text.strip_suffix('%') {
-            None => tolerance.0 = text.parse().map_err(|_| wrong())?,
-            Some(part) => {
-                let part: f64 = part.parse().map_err(|_| wrong())?;
-                if !(0.0..=100.0).contains(&part) {
-                    return Err(wrong());
+            None => tolerance.0 = text.parse().map_err(|_| invalid_tolerance())?,
+            Some(number) => {
+                let percentage: f64 = number.parse().map_err(|_| invalid_tolerance())?;
+                if !(0.0..=100.0).contains(&percentage) {
+                    return Err(invalid_tolerance());
                 }
-                tolerance.1 = part / 100.0;
+                tolerance.1 = percentage / 100.0;
             }
         }
     }
@@ -264,20 +269,23 @@ fn tolerance(texts: &[String]) -> Result<(u64, f64), Flaw> {
 mod tests {
     use super::*;
 
-    fn section(more: serde_json::Value) -> ReconciliationSection {
-        let mut all = serde_json::json!({
+    fn section(extra: serde_json::Value) -> ReconciliationSection {
+        let mut fields = serde_json::json!({
             "name": "a", "views": ["plays_owner_day"], "expected": "archive", "interval_minutes": 60,
         });
-        let object = all.as_object_mut().expect("an object");
-        object.extend(more.as_object().expect("an object").clone());
-        serde_json::from_value(all).expect("a section")
+        let object = fields.as_object_mut().expect("an object");
+        object.extend(extra.as_object().expect("an object").clone());
+        serde_json::from_value(fields).expect("a section")
     }
 
     #[test]
     fn invalid_sections_name_their_field() {
         use serde_json::json;
-        assert_eq!(ReconciliationSection::flaw(&[section(json!({}))]), None);
-        for (more, field) in [
+        assert_eq!(
+            ReconciliationSection::find_invalid(&[section(json!({}))]),
+            None
+        );
+        for (extra, field) in [
             (json!({"name": "a/b"}), "name"),
             (json!({"views": []}), "views"),
             (json!({"interval_minutes": 0}), "interval_minutes"),
@@ -292,11 +300,11 @@ mod tests {
             ),
             (json!({"keys": ["owner"]}), "keys"),
         ] {
-            let found = ReconciliationSection::flaw(&[section(more.clone())]);
-            assert_eq!(found.map(|(_, field, _)| field), Some(field), "{more}");
+            let invalid = ReconciliationSection::find_invalid(&[section(extra.clone())]);
+            assert_eq!(invalid.map(|(_, field, _)| field), Some(field), "{extra}");
         }
-        let twice = [section(json!({})), section(json!({}))];
-        let found = ReconciliationSection::flaw(&twice).expect("a flaw");
-        assert_eq!((found.0, found.1), (1, "name"));
+        let duplicates = [section(json!({})), section(json!({}))];
+        let invalid = ReconciliationSection::find_invalid(&duplicates).expect("an invalid section");
+        assert_eq!((invalid.0, invalid.1), (1, "name"));
     }
 }

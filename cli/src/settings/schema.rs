@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::Settings;
 
-/// The JSON Schema of a configuration file.
-pub(crate) fn schema() -> Schema {
+/// Builds the JSON Schema of a configuration file.
+pub(crate) fn build_schema() -> Schema {
     let mut schema = schemars::schema_for!(Settings);
     schema.insert("title".to_owned(), json!("Backstitch configuration"));
     schema
 }
 
-/// The schema of counting classes of applications.
-pub(super) fn counting(_: &mut SchemaGenerator) -> Schema {
+/// Builds the schema of counting classes of applications.
+pub(super) fn build_counting_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "default": [],
@@ -44,8 +44,8 @@ pub(super) fn counting(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of a section of another crate, derived from its default values, so that names and types always match.
-pub(super) fn section<T: Default + Serialize>(_: &mut SchemaGenerator) -> Schema {
+/// Builds the schema of a section of another crate from its default values, so that names and types always match.
+pub(super) fn build_section_schema<T: Default + Serialize>(_: &mut SchemaGenerator) -> Schema {
     let mut properties = Map::new();
     if let Ok(Value::Object(defaults)) = serde_json::to_value(T::default()) {
         for (name, default) in defaults {
@@ -53,7 +53,7 @@ pub(super) fn section<T: Default + Serialize>(_: &mut SchemaGenerator) -> Schema
             if name == "partitions" {
                 continue;
             }
-            let kind = match &default {
+            let json_type = match &default {
                 Value::Number(number) if number.is_f64() => Some("number"),
                 Value::Number(_) => Some("integer"),
                 Value::Bool(_) => Some("boolean"),
@@ -63,8 +63,8 @@ pub(super) fn section<T: Default + Serialize>(_: &mut SchemaGenerator) -> Schema
                 Value::Null => None,
             };
             let mut property = Map::from_iter([("default".to_owned(), default)]);
-            if let Some(kind) = kind {
-                property.insert("type".to_owned(), json!(kind));
+            if let Some(json_type) = json_type {
+                property.insert("type".to_owned(), json!(json_type));
             }
             properties.insert(name, Value::Object(property));
         }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::load::{Loaded, nest, shown_values};
+use super::load::{Loaded, flatten_settings, nest};
 
 /// The effective settings and the origin of each.
 #[derive(Debug, Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct EffectiveSettings {
     settings: Value,
     #[serde(skip)]
     flat: BTreeMap<String, Value>,
@@ -17,9 +17,9 @@ pub(crate) struct Shown {
 }
 
 impl Loaded {
-    /// The settings for output.
-    pub(crate) fn shown(&self) -> anyhow::Result<Shown> {
-        let flat = shown_values(&self.settings)?;
+    /// Returns the settings for output.
+    pub(crate) fn effective_settings(&self) -> anyhow::Result<EffectiveSettings> {
+        let flat = flatten_settings(&self.settings)?;
         let sources = flat
             .keys()
             .map(|key| {
@@ -27,7 +27,7 @@ impl Loaded {
                 (key.clone(), origin.to_owned())
             })
             .collect();
-        Ok(Shown {
+        Ok(EffectiveSettings {
             settings: nest(&flat),
             flat,
             sources,
@@ -35,13 +35,13 @@ impl Loaded {
     }
 }
 
-impl Shown {
+impl EffectiveSettings {
     /// Formats a configuration file in TOML, with the origin of each value as a comment.
-    pub(crate) fn toml(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         let flat = &self.flat;
         let line = |name: &str, key: &str, value: &Value| {
             let source = self.sources.get(key).map_or("default", String::as_str);
-            match literal(value) {
+            match format_toml_value(value) {
                 Some(value) => format!("{name} = {value}  # {source}\n"),
                 None => format!("# {name} is not set\n"),
             }
@@ -66,7 +66,7 @@ impl Shown {
 }
 
 /// Formats a value as TOML; `None` if it is not set.
-fn literal(value: &Value) -> Option<String> {
+fn format_toml_value(value: &Value) -> Option<String> {
     toml::Value::try_from(value)
         .ok()
         .map(|value| value.to_string())

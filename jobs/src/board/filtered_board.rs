@@ -43,9 +43,9 @@ impl FilteredBoard {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         leb128::write_bytes(&mut bytes, &self.board);
-        for (column, test) in &self.filters {
+        for (column, filter) in &self.filters {
             leb128::write_bytes(&mut bytes, column.as_bytes());
-            match test {
+            match filter {
                 ColumnFilter::Text(text) => {
                     bytes.push(TEXT);
                     leb128::write_bytes(&mut bytes, text.as_bytes());
@@ -74,46 +74,47 @@ impl FilteredBoard {
             let column = read_text(&mut rest)?;
             let (kind, after) = rest.split_first().ok_or(FilteredBoardError)?;
             rest = after;
-            let test = match *kind {
+            let filter = match *kind {
                 TEXT => ColumnFilter::Text(read_text(&mut rest)?),
                 INT => ColumnFilter::Int(read_int(&mut rest)?..=read_int(&mut rest)?),
                 _ => return Err(FilteredBoardError),
             };
-            filters.push((column, test));
+            filters.push((column, filter));
         }
         Ok(Self { board, filters })
     }
 
-    /// For each payload of this shape, whether it matches all filters.
+    /// Returns for each payload of this shape whether it matches all filters.
     ///
     /// # Errors
     /// If a payload does not decode.
-    pub fn matching<'a>(
+    pub fn match_payloads<'a>(
         &self,
         shape: &KeyShape,
         payloads: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<Vec<bool>, KeyError> {
-        let mut passing = vec![true; payloads.len()];
-        if self.filters.is_empty() || passing.is_empty() {
-            return Ok(passing);
+        let mut matches = vec![true; payloads.len()];
+        if self.filters.is_empty() || matches.is_empty() {
+            return Ok(matches);
         }
         let columns = shape.decode(payloads)?;
-        for (name, test) in &self.filters {
+        for (name, filter) in &self.filters {
             let column = shape.0.iter().position(|column| column.name == *name);
             let column = column.and_then(|index| columns.get(index));
-            for (row, passing) in passing.iter_mut().enumerate() {
-                *passing = *passing && column.is_some_and(|column| matches(column, row, test));
+            for (row, is_match) in matches.iter_mut().enumerate() {
+                *is_match =
+                    *is_match && column.is_some_and(|column| matches_filter(column, row, filter));
             }
         }
-        Ok(passing)
+        Ok(matches)
     }
 }
 
-fn matches(column: &ArrayRef, row: usize, test: &ColumnFilter) -> bool {
+fn matches_filter(column: &ArrayRef, row: usize, filter: &ColumnFilter) -> bool {
     if column.is_null(row) {
         return false;
     }
-    match test {
+    match filter {
         ColumnFilter::Text(text) => column
             .as_string_opt::<i32>()
             .is_some_and(|column| column.value(row) == text),
@@ -141,12 +142,12 @@ mod tests {
     use super::*;
 
     fn filtered_boards() -> impl Strategy<Value = FilteredBoard> {
-        let test = prop_oneof![
+        let filter = prop_oneof![
             ".{0,5}".prop_map(ColumnFilter::Text),
             any::<(i64, i64)>().prop_map(|(from, to)| ColumnFilter::Int(from..=to)),
         ];
         let board = proptest::collection::vec(any::<u8>(), 0..20);
-        let filters = proptest::collection::vec(("[a-z]{1,8}", test), 0..3);
+        let filters = proptest::collection::vec(("[a-z]{1,8}", filter), 0..3);
         (board, filters).prop_map(|(board, filters)| FilteredBoard { board, filters })
     }
 

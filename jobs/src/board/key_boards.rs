@@ -21,10 +21,12 @@ pub use rank_breakdown::RankBreakdown;
 
 use super::member_entries::{BoardEntry, MemberEntries, MemberEntriesError};
 use crate::merge::{SeamMismatch, SeamSnapshot};
-use crate::tree::{self, Item, Nodes, Sum, Tree, TreeDamage};
+use crate::tree::{self, Item, NodeReader, Sum, Tree, TreeDamage};
 
 /// Entries of a board that are read at once during a scan.
 const SCAN_ENTRIES: usize = 4096;
+/// The damage of a version whose trees were not published together.
+const TREES_DIFFER: &str = "the trees by rank and by member have different entries";
 
 /// The stored head of a key.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +47,7 @@ pub struct LiveEntry<'a> {
     /// The encoded member.
     pub member: &'a [u8],
     /// The encoded entries; `None` if the member has none under the key.
-    pub state: Option<&'a [u8]>,
+    pub entries: Option<&'a [u8]>,
 }
 
 /// An error that prevents reading boards.
@@ -121,13 +123,13 @@ impl VersionTrees {
         })
     }
 
-    /// The number of entries on all boards of the version.
+    /// Returns the number of entries on all boards of the version.
     #[must_use]
     pub fn entry_count(&self) -> u64 {
         self.by_rank.sum().count
     }
 
-    /// The trees of the version.
+    /// Iterates over the trees of the version.
     pub fn trees(&self) -> impl Iterator<Item = &Tree> {
         std::iter::once(&self.by_rank).chain(&self.by_member)
     }
@@ -142,14 +144,14 @@ pub struct RankedEntry {
     pub score: Vec<u8>,
     /// The encoded payload.
     pub payload: Vec<u8>,
-    /// The number of source rows behind the entry.
+    /// The number of source rows of the entry.
     pub weight: i64,
 }
 
 impl RankedEntry {
-    /// The sort key of the rank order.
+    /// Returns the sort key of the rank order.
     #[must_use]
-    pub fn order(&self) -> (&[u8], &[u8]) {
+    pub fn sort_key(&self) -> (&[u8], &[u8]) {
         (&self.score, &self.member)
     }
 
@@ -186,25 +188,25 @@ impl KeyBoards {
         live: impl IntoIterator<Item = LiveEntry<'a>>,
         score_bytes: usize,
     ) -> Result<Self, ReadError<E>> {
-        let base = seam::base(head.map_or(0, |head| head.epoch), seam.newest_epoch);
+        let base = seam::base_epoch(head.map_or(0, |head| head.epoch), seam.newest_epoch);
         seam.check(base)?;
         let mut newest: BTreeMap<&[u8], LiveEntry<'a>> = BTreeMap::new();
         let mut is_split = false;
-        for state in live {
-            if state.epoch <= base {
+        for entry in live {
+            if entry.epoch <= base {
                 continue;
             }
-            let newest_of_member = newest.entry(state.member).or_insert(state);
-            is_split |= state.partition != newest_of_member.partition;
+            let newest_of_member = newest.entry(entry.member).or_insert(entry);
+            is_split |= entry.partition != newest_of_member.partition;
             // An arbitrary but fixed choice: the order of writes in two partitions is unknown.
-            if (state.epoch, state.partition) > (newest_of_member.epoch, newest_of_member.partition)
+            if (entry.epoch, entry.partition) > (newest_of_member.epoch, newest_of_member.partition)
             {
-                *newest_of_member = state;
+                *newest_of_member = entry;
             }
         }
         let live = newest.into_iter().map(|(member, live)| {
-            let state = live.state.map(MemberEntries::decode).transpose()?;
-            Ok((member.to_vec(), state.unwrap_or_default()))
+            let entries = live.entries.map(MemberEntries::decode).transpose()?;
+            Ok((member.to_vec(), entries.unwrap_or_default()))
         });
         Ok(Self {
             live: live.collect::<Result<_, MemberEntriesError>>()?,
@@ -237,7 +239,7 @@ impl KeyBoards {
         self.is_split
     }
 
-    /// The sum over all boards of the version.
+    /// Returns the sum over all boards of the version.
     #[must_use]
     pub fn version_sum(&self) -> Sum {
         let version = self.version.as_ref();
@@ -246,7 +248,7 @@ impl KeyBoards {
 
     /// Returns whether there are live entries.
     #[must_use]
-    pub fn has_live(&self) -> bool {
+    pub fn has_live_entries(&self) -> bool {
         !self.live.is_empty()
     }
 
@@ -254,24 +256,24 @@ impl KeyBoards {
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
-    pub async fn board<'a, N: Nodes>(
+    pub async fn open_board<'a, N: NodeReader>(
         &'a self,
         nodes: &'a N,
         board: &[u8],
     ) -> Result<BoardSnapshot<'a, N>, ReadError<N::Error>> {
         let live_members: Vec<&[u8]> = self.live.keys().map(Vec::as_slice).collect();
         let mut removed: Vec<(Vec<u8>, i64)> = Vec::new();
-        for old in self.find_in_version(nodes, board, &live_members).await? {
-            removed.push((rank_key(board, &old.score, &old.member), old.weight));
+        for entry in self.find_in_version(nodes, board, &live_members).await? {
+            removed.push((rank_key(board, &entry.score, &entry.member), entry.weight));
         }
         let mut added: Vec<RankedEntry> = self
             .live
             .iter()
-            .filter_map(|(member, state)| Some(RankedEntry::new(member, state.entry(board)?)))
+            .filter_map(|(member, entries)| Some(RankedEntry::new(member, entries.entry(board)?)))
             .collect();
-        added.sort_unstable_by(|one, other| one.order().cmp(&other.order()));
+        added.sort_unstable_by(|a, b| a.sort_key().cmp(&b.sort_key()));
 
-        let mut view = BoardSnapshot {
+        let mut snapshot = BoardSnapshot {
             key_boards: self,
             nodes,
             board: board.to_vec(),
@@ -284,9 +286,9 @@ impl KeyBoards {
             added,
         };
         let Some(version) = &self.version else {
-            return Ok(view);
+            return Ok(snapshot);
         };
-        let added = view.added.iter();
+        let added = snapshot.added.iter();
         let added: Vec<Vec<u8>> = added
             .map(|ranked| rank_key(board, &ranked.score, &ranked.member))
             .collect();
@@ -297,30 +299,30 @@ impl KeyBoards {
             .chain(added.iter().map(Vec::as_slice))
             .collect();
         let mut ranks = version.by_rank.ranks(nodes, &keys).await?.into_iter();
-        view.start = ranks.next().unwrap_or_default();
-        view.end = match after {
+        snapshot.start = ranks.next().unwrap_or_default();
+        snapshot.end = match after {
             Some(_) => ranks.next().unwrap_or_default(),
             None => version.by_rank.sum(),
         };
-        let start = view.start.count;
+        let start = snapshot.start.count;
         let mut position = || {
             ranks
                 .next()
                 .map_or(0, |sum| sum.count.saturating_sub(start))
         };
         for (_, weight) in &removed {
-            view.removed.push(position());
-            view.removed_weight = view.removed_weight.saturating_add(*weight);
+            snapshot.removed.push(position());
+            snapshot.removed_weight = snapshot.removed_weight.saturating_add(*weight);
         }
-        view.removed.sort_unstable();
-        view.removed_keys = removed.into_iter().map(|(key, _)| key).collect();
-        view.positions = added.iter().map(|_| position()).collect();
-        Ok(view)
+        snapshot.removed.sort_unstable();
+        snapshot.removed_keys = removed.into_iter().map(|(key, _)| key).collect();
+        snapshot.positions = added.iter().map(|_| position()).collect();
+        Ok(snapshot)
     }
 
     /// Looks up members on a board of the version. The result has no payloads if the board has
     /// scores.
-    async fn find_in_version<N: Nodes>(
+    async fn find_in_version<N: NodeReader>(
         &self,
         nodes: &N,
         board: &[u8],
@@ -341,21 +343,21 @@ impl KeyBoards {
         };
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let items = tree.get(nodes, &keys).await?;
-        let mut found = Vec::new();
+        let mut entries = Vec::new();
         for (member, item) in members.iter().zip(items) {
             let Some(item) = item else { continue };
             let (score, payload) = match &version.by_member {
                 Some(_) => (item.value(), &[][..]),
                 None => (&[][..], item.value()),
             };
-            found.push(RankedEntry {
+            entries.push(RankedEntry {
                 member: member.to_vec(),
                 score: score.to_vec(),
                 payload: payload.to_vec(),
                 weight: item.weight(),
             });
         }
-        Ok(found)
+        Ok(entries)
     }
 }
 
@@ -379,8 +381,8 @@ pub struct BoardSnapshot<'a, N> {
     positions: Vec<u64>,
 }
 
-impl<N: Nodes> BoardSnapshot<'_, N> {
-    /// The number and the total weight of entries.
+impl<N: NodeReader> BoardSnapshot<'_, N> {
+    /// Returns the number and the total weight of entries.
     #[must_use]
     pub fn sum(&self) -> Sum {
         let weight = |ranked: &RankedEntry| ranked.weight;
@@ -392,7 +394,7 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         }
     }
 
-    /// The sums of removed entries of the version and of added live entries.
+    /// Returns the sums of removed entries of the version and of added live entries.
     #[must_use]
     pub fn live_sums(&self) -> (Sum, Sum) {
         let added = self.added.iter().map(|ranked| ranked.weight);
@@ -404,7 +406,7 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         (sum(self.removed.len(), self.removed_weight), added)
     }
 
-    /// The live entries, in rank order.
+    /// Returns the live entries of the board, in rank order.
     #[must_use]
     pub fn added(&self) -> &[RankedEntry] {
         &self.added
@@ -413,18 +415,18 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
     /// Returns whether an entry of the version remains on the board, and whether a live entry added
     /// or removed an entry.
     #[must_use]
-    pub fn layers(&self) -> (bool, bool) {
+    pub fn contributing_layers(&self) -> (bool, bool) {
         let is_live = !self.removed.is_empty() || !self.added.is_empty();
         (self.remaining_count() > 0, is_live)
     }
 
     /// Returns whether a member has a live entry.
     #[must_use]
-    pub fn is_live(&self, member: &[u8]) -> bool {
+    pub fn has_live_entry(&self, member: &[u8]) -> bool {
         self.key_boards.live.contains_key(member)
     }
 
-    /// The removed entries of the version whose members pass `is_requested`, unsorted.
+    /// Reads the removed entries of the version whose members pass `is_requested`, unsorted.
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
@@ -432,10 +434,10 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         &self,
         is_requested: impl Fn(&[u8]) -> bool + Send,
     ) -> Result<Vec<RankedEntry>, ReadError<N::Error>> {
-        let before = self.board.len() + self.key_boards.score_bytes;
+        let member_start = self.board.len() + self.key_boards.score_bytes;
         let keys = self.removed_keys.iter().map(Vec::as_slice);
         let keys: Vec<&[u8]> = keys
-            .filter(|key| is_requested(key.get(before..).unwrap_or_default()))
+            .filter(|key| is_requested(key.get(member_start..).unwrap_or_default()))
             .collect();
         let Some(version) = self
             .key_boards
@@ -447,10 +449,10 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         };
         let items = version.by_rank.get(self.nodes, &keys).await?;
         let items = items.iter().flatten();
-        Ok(items.filter_map(|item| self.ranked_entry(item)).collect())
+        Ok(items.filter_map(|item| self.decode_entry(item)).collect())
     }
 
-    /// At most `limit` entries from index `offset`.
+    /// Reads at most `limit` entries from index `offset`.
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
@@ -472,9 +474,8 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
                 high = middle;
             }
         }
-        // This number of remaining version entries precede the page.
-        let before = offset - low as u64;
-        let mut first = before;
+        // The number of remaining version entries before the page.
+        let mut first = offset - low as u64;
         let mut skipped = 0;
         for removed in &self.removed {
             if *removed > first {
@@ -483,7 +484,7 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
             first += 1;
             skipped += 1;
         }
-        let version = self.version_entries(first, skipped, limit).await?;
+        let version = self.read_version_entries(first, skipped, limit).await?;
         let mut version = version.into_iter().peekable();
         let mut added = self.added.iter().skip(low).peekable();
         let mut rows = Vec::with_capacity(limit.min(SCAN_ENTRIES));
@@ -492,7 +493,7 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
                 (None, None) => break,
                 (None, Some(_)) => true,
                 (Some(_), None) => false,
-                (Some(old), Some(new)) => new.order() < old.order(),
+                (Some(old), Some(new)) => new.sort_key() < old.sort_key(),
             };
             if is_added {
                 rows.extend(added.next().cloned());
@@ -503,7 +504,8 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         Ok(rows)
     }
 
-    /// The index (from 0) and the entry of a member, or `None` if the member is not on the board.
+    /// Finds the index (from 0) and the entry of a member; `None` if the member is not on the
+    /// board.
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
@@ -514,20 +516,21 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         Ok(self.find_all(&[member]).await?.pop())
     }
 
-    /// The entries of some members, in rank order. Members that are not on the board are skipped.
+    /// Finds the entries of some members, in rank order. Members that are not on the board are
+    /// skipped.
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
-    pub async fn members(
+    pub async fn find_members(
         &self,
         members: &[&[u8]],
     ) -> Result<Vec<RankedEntry>, ReadError<N::Error>> {
-        let found = self.find_all(members).await?;
-        Ok(found.into_iter().map(|(_, ranked)| ranked).collect())
+        let entries = self.find_all(members).await?.into_iter();
+        Ok(entries.map(|(_, ranked)| ranked).collect())
     }
 
-    /// The indexes (from 0) and entries of some members, in rank order. Members that are not on the
-    /// board are skipped. All members share one descent of each tree.
+    /// Finds the indexes (from 0) and entries of some members, in rank order. Members that are not
+    /// on the board are skipped. All members share one descent of each tree.
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
@@ -555,8 +558,8 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
             let position = before.count.saturating_sub(self.start.count);
             let added = self
                 .added
-                .partition_point(|other| other.order() < ranked.order());
-            let index = position - self.removed_before(position) + added as u64;
+                .partition_point(|other| other.sort_key() < ranked.sort_key());
+            let index = position - self.count_removed_before(position) + added as u64;
             rows.push((index, ranked));
         }
         rows.sort_unstable_by_key(|(index, _)| *index);
@@ -579,25 +582,24 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         let members: Vec<&[u8]> = members.into_iter().collect();
         let has_scores = version.by_member.is_some();
         let keys: Vec<Vec<u8>> = if has_scores {
-            let found = self
+            let entries = self
                 .key_boards
                 .find_in_version(self.nodes, &self.board, &members)
                 .await?;
-            let key = |old: &RankedEntry| rank_key(&self.board, &old.score, &old.member);
-            found.iter().map(key).collect()
+            let key = |entry: &RankedEntry| rank_key(&self.board, &entry.score, &entry.member);
+            entries.iter().map(key).collect()
         } else {
             let key = |member: &&[u8]| rank_key(&self.board, &[], member);
             members.iter().map(key).collect()
         };
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut rows = Vec::with_capacity(keys.len());
-        for found in version.by_rank.find(self.nodes, &keys).await? {
-            let found = found.and_then(|(before, item)| Some((before, self.ranked_entry(&item)?)));
-            match found {
+        for item in version.by_rank.get_with_rank(self.nodes, &keys).await? {
+            let row = item.and_then(|(before, item)| Some((before, self.decode_entry(&item)?)));
+            match row {
                 Some(row) => rows.push(row),
                 None if has_scores => {
-                    let what = "the trees by rank and by member have different entries";
-                    return Err(ReadError::Damaged(what.to_owned()));
+                    return Err(ReadError::Damaged(TREES_DIFFER.to_owned()));
                 }
                 None => {}
             }
@@ -629,9 +631,9 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         }
     }
 
-    /// At most `limit` remaining entries of the version, from position `first`. `skipped` removed
-    /// entries precede that position.
-    async fn version_entries(
+    /// Reads at most `limit` remaining entries of the version, from position `first`. `skipped`
+    /// removed entries precede that position.
+    async fn read_version_entries(
         &self,
         first: u64,
         skipped: usize,
@@ -656,7 +658,7 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         let mut rows = Vec::with_capacity(items.len());
         for (position, item) in (first..).zip(items) {
             if removed.next_if_eq(&&position).is_none() {
-                rows.extend(self.ranked_entry(&item));
+                rows.extend(self.decode_entry(&item));
             }
         }
         Ok(rows)
@@ -666,16 +668,16 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
         (self.end.count - self.start.count).saturating_sub(self.removed.len() as u64)
     }
 
-    fn removed_before(&self, position: u64) -> u64 {
+    fn count_removed_before(&self, position: u64) -> u64 {
         self.removed.partition_point(|removed| *removed < position) as u64
     }
 
     fn index_of_added(&self, index: usize) -> u64 {
         let position = self.positions.get(index).copied().unwrap_or(0);
-        position - self.removed_before(position) + index as u64
+        position - self.count_removed_before(position) + index as u64
     }
 
-    fn ranked_entry(&self, item: &Item) -> Option<RankedEntry> {
+    fn decode_entry(&self, item: &Item) -> Option<RankedEntry> {
         let rest = item.key().strip_prefix(self.board.as_slice())?;
         let (score, member) = rest.split_at_checked(self.key_boards.score_bytes)?;
         Some(RankedEntry {
@@ -687,19 +689,19 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
     }
 }
 
-/// The key of an entry in rank order.
+/// Builds the key of an entry in rank order.
 #[must_use]
 pub fn rank_key(board: &[u8], score: &[u8], member: &[u8]) -> Vec<u8> {
     [board, score, member].concat()
 }
 
-/// The key of an entry in member order.
+/// Builds the key of an entry in member order.
 #[must_use]
 pub fn member_key(member: &[u8], board: &[u8]) -> Vec<u8> {
     [member, board].concat()
 }
 
-/// The first key after all keys with a prefix; `None` if there is none.
+/// Returns the first key after all keys with a prefix; `None` if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut after = prefix.to_vec();
     while let Some(last) = after.pop() {

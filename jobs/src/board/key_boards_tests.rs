@@ -8,16 +8,16 @@ use schemas::seam::{Cut, Epoch, GenerationStart, PartitionState, Run, RunState, 
 
 use super::*;
 use crate::board::LiveCount;
-use crate::tree::{Builder, Node, NodeId, Options};
+use crate::tree::{Node, NodeId, TreeBuilder, TreeOptions};
 
 /// Nodes in memory.
 #[derive(Debug, Default)]
-struct Stored(BTreeMap<NodeId, bytes::Bytes>);
+struct InMemoryNodes(BTreeMap<NodeId, bytes::Bytes>);
 
-impl Nodes for Stored {
+impl NodeReader for InMemoryNodes {
     type Error = Infallible;
 
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
+    async fn read_nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
         let node = |bytes: &bytes::Bytes| Arc::new(Node::decode(bytes).unwrap());
         Ok(ids.iter().map(|id| self.0.get(id).map(node)).collect())
     }
@@ -32,15 +32,15 @@ fn rows() -> impl Strategy<Value = Rows> {
 }
 
 /// Few items per node, so that small boards have trees of several levels.
-fn builder() -> Builder {
-    Builder::new(Options {
+fn builder() -> TreeBuilder {
+    TreeBuilder::new(TreeOptions {
         leaf_items_mean: 3,
         inner_children_mean: 2,
-        ..Options::default()
+        ..TreeOptions::default()
     })
 }
 
-fn publish(rows: &Rows, has_scores: bool, stored: &mut Stored) -> Vec<u8> {
+fn publish(rows: &Rows, has_scores: bool, stored: &mut InMemoryNodes) -> Vec<u8> {
     let mut by_rank: Vec<(Vec<u8>, i64, Vec<u8>)> = Vec::new();
     let mut by_member: Vec<(Vec<u8>, i64, Vec<u8>)> = Vec::new();
     for ((board, member), (score, payload, weight)) in rows {
@@ -67,7 +67,7 @@ fn publish(rows: &Rows, has_scores: bool, stored: &mut Stored) -> Vec<u8> {
     VersionTrees::encode(&by_rank, by_member.as_deref())
 }
 
-fn entries_of(rows: &Rows, member: u8, has_scores: bool) -> MemberEntries {
+fn entries_of_member(rows: &Rows, member: u8, has_scores: bool) -> MemberEntries {
     let entries = rows.iter().filter(|((_, other), _)| *other == member);
     MemberEntries {
         entries: entries
@@ -82,7 +82,7 @@ fn entries_of(rows: &Rows, member: u8, has_scores: bool) -> MemberEntries {
 }
 
 /// The entries of a board, sorted by rank.
-fn sorted(rows: &Rows, board: u8, has_scores: bool) -> Vec<RankedEntry> {
+fn sort_by_rank(rows: &Rows, board: u8, has_scores: bool) -> Vec<RankedEntry> {
     let mut sorted: Vec<RankedEntry> = rows
         .iter()
         .filter(|((other, _), _)| *other == board)
@@ -131,18 +131,19 @@ struct Case {
     has_scores: bool,
     /// By member, the epoch of its live entry.
     changes: Vec<(u8, Epoch)>,
-    now: Rows,
+    /// The entries of the changed members.
+    current: Rows,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
     let changes = proptest::collection::vec((0_u8..45, 1_u64..4), 0..30);
     (rows(), any::<bool>(), any::<bool>(), changes, rows()).prop_map(
-        |(version, has_version, has_scores, changes, now)| Case {
+        |(version, has_version, has_scores, changes, current)| Case {
             version,
             has_version,
             has_scores,
             changes,
-            now,
+            current,
         },
     )
 }
@@ -163,8 +164,11 @@ impl Case {
         }
         for (member, epoch) in &self.changes {
             if *epoch > base {
-                let states = self.now.iter().filter(|((_, other), _)| other == member);
-                rows.extend(states.map(|(key, row)| (*key, *row)));
+                let current = self
+                    .current
+                    .iter()
+                    .filter(|((_, other), _)| other == member);
+                rows.extend(current.map(|(key, row)| (*key, *row)));
             }
         }
         rows
@@ -180,7 +184,7 @@ fn check(case: &Case) {
 
 #[expect(clippy::too_many_lines, reason = "one snapshot, read in every way")]
 async fn check_all(case: &Case) {
-    let mut stored = Stored::default();
+    let mut stored = InMemoryNodes::default();
     let root = publish(&case.version, case.has_scores, &mut stored);
     let newest = u64::from(case.has_version);
     let (state, runs) = partition_state(newest);
@@ -194,23 +198,23 @@ async fn check_all(case: &Case) {
         only_partition: Some(0),
     };
     // Only the newest live entry of a member counts; the older ones differ.
-    let mut states: Vec<(u8, Epoch, Option<Vec<u8>>)> = Vec::new();
+    let mut live_entries: Vec<(u8, Epoch, Option<Vec<u8>>)> = Vec::new();
     for (member, epoch) in &case.changes {
         let newest_of = case.changes.iter().filter(|(other, _)| other == member);
         let is_newest = newest_of.map(|(_, epoch)| epoch).max() == Some(epoch);
-        let entries = entries_of(&case.now, *member, case.has_scores);
+        let entries = entries_of_member(&case.current, *member, case.has_scores);
         let bytes = (!entries.entries.is_empty()).then(|| entries.encode());
-        states.push((*member, *epoch, if is_newest { bytes } else { None }));
+        live_entries.push((*member, *epoch, if is_newest { bytes } else { None }));
     }
-    let members: Vec<[u8; 1]> = states.iter().map(|(member, ..)| [*member]).collect();
-    let live = states
+    let members: Vec<[u8; 1]> = live_entries.iter().map(|(member, ..)| [*member]).collect();
+    let live = live_entries
         .iter()
         .zip(&members)
-        .map(|((_, epoch, state), member)| LiveEntry {
+        .map(|((_, epoch, entries), member)| LiveEntry {
             partition: 0,
             epoch: *epoch,
             member,
-            state: state.as_deref(),
+            entries: entries.as_deref(),
         });
     let head = case.has_version.then_some(Head {
         epoch: 1,
@@ -221,42 +225,45 @@ async fn check_all(case: &Case) {
     let expected = case.expected();
     let boards: Vec<Vec<u8>> = (0..3).map(|board| vec![board]).collect();
     let members: Vec<_> = (0..45).map(|other| (vec![other], boards.clone())).collect();
-    let states = key_boards.member_entries(&stored, &members).await.unwrap();
-    let of_member = |member| entries_of(&expected, member, case.has_scores);
-    assert_eq!(states, (0..45).map(of_member).collect::<Vec<_>>());
+    let entries = key_boards.member_entries(&stored, &members).await.unwrap();
+    let expected_entries = |member| entries_of_member(&expected, member, case.has_scores);
+    assert_eq!(entries, (0..45).map(expected_entries).collect::<Vec<_>>());
     for board in 0..3_u8 {
-        let sorted = sorted(&expected, board, case.has_scores);
-        let on_board = key_boards.board(&stored, &[board]).await.unwrap();
-        let sum = on_board.sum();
+        let sorted = sort_by_rank(&expected, board, case.has_scores);
+        let snapshot = key_boards.open_board(&stored, &[board]).await.unwrap();
+        let sum = snapshot.sum();
         assert_eq!(sum.count, sorted.len() as u64, "board {board}");
         assert_eq!(sum.weight, sorted.iter().map(|row| row.weight).sum::<i64>());
         for offset in (0..=sorted.len()).step_by(3) {
             for limit in [1, 8] {
-                let page = on_board.page(offset as u64, limit).await.unwrap();
+                let page = snapshot.page(offset as u64, limit).await.unwrap();
                 let until = sorted.len().min(offset + limit);
                 assert_eq!(page, sorted[offset..until], "{board} {offset} {limit}");
             }
         }
-        check_counts_up_to(case, &on_board, &sorted).await;
+        check_counts_up_to(case, &snapshot, &sorted).await;
         for member in (0..45_u8).step_by(4) {
             let index = sorted.iter().position(|row| row.member == [member]);
-            let found = on_board.find(&[member]).await.unwrap();
+            let entry = snapshot.find(&[member]).await.unwrap();
             let expected = index.map(|index| (index as u64, sorted[index].clone()));
-            assert_eq!(found, expected, "{board} {member}");
+            assert_eq!(entry, expected, "{board} {member}");
         }
         let requested: Vec<[u8; 1]> = (0..45).step_by(2).map(|member| [member]).collect();
         let requested: Vec<&[u8]> = requested.iter().map(|member| &member[..]).collect();
-        let some: Vec<RankedEntry> = sorted
+        let expected_entries: Vec<RankedEntry> = sorted
             .iter()
             .filter(|row| row.member[0] % 2 == 0)
             .cloned()
             .collect();
-        assert_eq!(on_board.members(&requested).await.unwrap(), some);
-        check_layers(case, &on_board, board, &sorted).await;
+        assert_eq!(
+            snapshot.find_members(&requested).await.unwrap(),
+            expected_entries
+        );
+        check_layers(case, &snapshot, board, &sorted).await;
         let root = case.has_version.then_some(&*root);
         check_live_count(&key_boards, &stored, root, board, case).await;
         let mut scanned = Vec::new();
-        on_board
+        snapshot
             .scan(|row| {
                 scanned.push(row);
                 true
@@ -270,7 +277,7 @@ async fn check_all(case: &Case) {
 /// A list can continue after any entry, even one that the board does not have.
 async fn check_counts_up_to(
     case: &Case,
-    on_board: &BoardSnapshot<'_, Stored>,
+    snapshot: &BoardSnapshot<'_, InMemoryNodes>,
     sorted: &[RankedEntry],
 ) {
     let scores = if case.has_scores { 0..7_u8 } else { 0..1 };
@@ -282,8 +289,8 @@ async fn check_counts_up_to(
         };
         for member in (0..46_u8).step_by(5) {
             let key: (&[u8], &[u8]) = (&score, &[member]);
-            let expected = sorted.iter().filter(|row| row.order() <= key).count();
-            let count = on_board.count_up_to(key.0, key.1).await.unwrap();
+            let expected = sorted.iter().filter(|row| row.sort_key() <= key).count();
+            let count = snapshot.count_up_to(key.0, key.1).await.unwrap();
             assert_eq!(count, expected as u64, "{key:?}");
         }
     }
@@ -292,7 +299,7 @@ async fn check_counts_up_to(
 /// The contributing layers, computed entry by entry.
 async fn check_layers(
     case: &Case,
-    on_board: &BoardSnapshot<'_, Stored>,
+    snapshot: &BoardSnapshot<'_, InMemoryNodes>,
     board: u8,
     sorted: &[RankedEntry],
 ) {
@@ -311,13 +318,21 @@ async fn check_layers(
     removed.retain(|member| is_live(&[*member]));
     let has_batch = sorted.iter().any(|row| !is_live(&row.member));
     let has_live = !removed.is_empty() || sorted.iter().any(|row| is_live(&row.member));
-    assert_eq!(on_board.layers(), (has_batch, has_live), "board {board}");
+    assert_eq!(
+        snapshot.contributing_layers(),
+        (has_batch, has_live),
+        "board {board}"
+    );
     for row in sorted {
-        assert_eq!(on_board.is_live(&row.member), is_live(&row.member));
+        assert_eq!(snapshot.has_live_entry(&row.member), is_live(&row.member));
     }
     removed.retain(|member| member % 2 == 0);
-    let found = on_board.removed_entries(|member| member[0] % 2 == 0).await;
-    let mut found: Vec<u8> = found.unwrap().iter().map(|row| row.member[0]).collect();
+    let removed_entries = snapshot.removed_entries(|member| member[0] % 2 == 0).await;
+    let mut found: Vec<u8> = removed_entries
+        .unwrap()
+        .iter()
+        .map(|row| row.member[0])
+        .collect();
     found.sort_unstable();
     assert_eq!(found, removed, "board {board}");
 }
@@ -325,7 +340,7 @@ async fn check_layers(
 /// A live count equals the snapshot. After a change it equals the count over all live entries.
 async fn check_live_count(
     key_boards: &KeyBoards,
-    stored: &Stored,
+    stored: &InMemoryNodes,
     root: Option<&[u8]>,
     board: u8,
     case: &Case,
@@ -333,30 +348,45 @@ async fn check_live_count(
     let version = match root {
         Some(root) => {
             let version = KeyBoards::from_version(root, key_boards.score_bytes).unwrap();
-            version.board(stored, &[board]).await.unwrap().sum()
+            version.open_board(stored, &[board]).await.unwrap().sum()
         }
         None => Sum::default(),
     };
-    let on_board = key_boards.board(stored, &[board]).await.unwrap();
-    let sum = LiveCount::compute(root, 1, &on_board);
-    assert_eq!(sum.total(version), Some(on_board.sum()));
-    assert_eq!(sum.layers(version), on_board.layers());
-    assert_eq!(LiveCount::decode(&sum.encode()), Some(sum));
-    assert_eq!(LiveCount::decode(&sum.encode()[1..]), None);
-    assert!(sum.joins(root, 1) && !sum.joins(root, 2) && !sum.joins(Some(b"other"), 1));
+    let snapshot = key_boards.open_board(stored, &[board]).await.unwrap();
+    let count = LiveCount::compute(root, 1, &snapshot);
+    assert_eq!(count.total(version), Some(snapshot.sum()));
+    assert_eq!(
+        count.contributing_layers(version),
+        snapshot.contributing_layers()
+    );
+    assert_eq!(LiveCount::decode(&count.encode()), Some(count));
+    assert_eq!(LiveCount::decode(&count.encode()[1..]), None);
+    assert!(
+        count.applies_to(root, 1)
+            && !count.applies_to(root, 2)
+            && !count.applies_to(Some(b"other"), 1)
+    );
     let is_changed = |member: &[u8]| member[0].is_multiple_of(3);
-    let mut some = key_boards.clone();
-    some.live.retain(|member, _| is_changed(member));
-    let before = LiveCount::compute(root, 1, &some.board(stored, &[board]).await.unwrap());
+    let mut changed_only = key_boards.clone();
+    changed_only.live.retain(|member, _| is_changed(member));
+    let before = LiveCount::compute(
+        root,
+        1,
+        &changed_only.open_board(stored, &[board]).await.unwrap(),
+    );
     let mut all = key_boards.clone();
     for member in (0..45_u8).filter(|member| is_changed(&[*member])) {
-        let new = entries_of(&case.now, (member + 4) % 45, case.has_scores);
-        some.set_live(&[member], new.clone());
-        all.set_live(&[member], new);
+        let new_entries = entries_of_member(&case.current, (member + 4) % 45, case.has_scores);
+        changed_only.set_live(&[member], new_entries.clone());
+        all.set_live(&[member], new_entries);
     }
-    let after = LiveCount::compute(root, 1, &some.board(stored, &[board]).await.unwrap());
-    let expected = LiveCount::compute(root, 1, &all.board(stored, &[board]).await.unwrap());
-    assert_eq!(sum.apply_change(&before, &after), Some(expected));
+    let after = LiveCount::compute(
+        root,
+        1,
+        &changed_only.open_board(stored, &[board]).await.unwrap(),
+    );
+    let expected = LiveCount::compute(root, 1, &all.open_board(stored, &[board]).await.unwrap());
+    assert_eq!(count.apply_change(&before, &after), Some(expected));
 }
 
 proptest! {
@@ -368,24 +398,24 @@ proptest! {
     }
 }
 
-/// Nodes with a record of which were read before.
+/// A reader that counts calls with nodes that were not read before.
 #[derive(Default)]
-struct Known {
-    stored: Stored,
-    known: Mutex<BTreeSet<NodeId>>,
+struct RecordingReader {
+    stored: InMemoryNodes,
+    read: Mutex<BTreeSet<NodeId>>,
     reads: AtomicUsize,
 }
 
-impl Nodes for Known {
+impl NodeReader for RecordingReader {
     type Error = Infallible;
 
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
-        let before = self.known.lock().unwrap().len();
-        self.known.lock().unwrap().extend(ids);
-        let is_read = self.known.lock().unwrap().len() > before;
+    async fn read_nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
+        let before = self.read.lock().unwrap().len();
+        self.read.lock().unwrap().extend(ids);
+        let is_read = self.read.lock().unwrap().len() > before;
         self.reads
             .fetch_add(usize::from(is_read), Ordering::Relaxed);
-        self.stored.nodes(ids).await
+        self.stored.read_nodes(ids).await
     }
 }
 
@@ -394,15 +424,15 @@ impl Nodes for Known {
 async fn many_members_need_no_more_reads_than_one() {
     let row = |other: u8| ((other % 3, other), (other % 7, other, 1));
     let version: Rows = (0..200).map(row).collect();
-    let mut nodes = Known::default();
+    let mut nodes = RecordingReader::default();
     let root = publish(&version, true, &mut nodes.stored);
     let key_boards = KeyBoards::from_version(&root, 1).unwrap();
     let members: Vec<_> = (0..200)
         .step_by(5)
         .map(|other| (vec![other], Vec::new()))
         .collect();
-    let states = key_boards.member_entries(&nodes, &members).await.unwrap();
-    assert_eq!(states.len(), 40);
+    let entries = key_boards.member_entries(&nodes, &members).await.unwrap();
+    assert_eq!(entries.len(), 40);
     let levels: usize = key_boards
         .version
         .iter()
@@ -421,7 +451,7 @@ fn boards_can_consist_of_live_entries_only() {
         ((0, 2), (6, 0, 1)),
         ((1, 2), (6, 0, 1)),
     ]);
-    for now in [version.clone(), Rows::new()] {
+    for current in [version.clone(), Rows::new()] {
         for changes in [vec![(1, 2), (2, 2)], vec![(2, 3)]] {
             for has_scores in [true, false] {
                 check(&Case {
@@ -429,7 +459,7 @@ fn boards_can_consist_of_live_entries_only() {
                     has_version: true,
                     has_scores,
                     changes: changes.clone(),
-                    now: now.clone(),
+                    current: current.clone(),
                 });
             }
         }
@@ -439,7 +469,7 @@ fn boards_can_consist_of_live_entries_only() {
 /// The head belongs to a later run than the newest complete one, as in the middle of publishing.
 #[test]
 fn a_newer_head_replaces_live_entries_of_its_epoch() {
-    let mut stored = Stored::default();
+    let mut stored = InMemoryNodes::default();
     let version = Rows::from([((0, 1), (5, 0, 1))]);
     let root = publish(&version, true, &mut stored);
     let (mut state, _) = partition_state(0);
@@ -462,7 +492,7 @@ fn a_newer_head_replaces_live_entries_of_its_epoch() {
         partition_states: &states,
         only_partition: None,
     };
-    let old = entries_of(
+    let old = entries_of_member(
         &Rows::from([((0, 1), (9, 0, 1)), ((0, 2), (1, 0, 1))]),
         1,
         true,
@@ -472,7 +502,7 @@ fn a_newer_head_replaces_live_entries_of_its_epoch() {
         partition: 0,
         epoch: 1,
         member: &[1],
-        state: Some(&old),
+        entries: Some(&old),
     }];
     let head = Some(Head {
         epoch: 1,
@@ -519,28 +549,25 @@ fn a_member_with_live_entries_in_two_partitions_is_detected() {
         partition_states: &states,
         only_partition: None,
     };
-    let state = |partition, epoch, member| LiveEntry {
+    let live = |partition, epoch, member| LiveEntry {
         partition,
         epoch,
         member,
-        state: None,
+        entries: None,
     };
-    let (one, other): (&[u8], &[u8]) = (&[1], &[2]);
-    for (expected, states) in [
+    let (a, b): (&[u8], &[u8]) = (&[1], &[2]);
+    for (expected, entries) in [
         (false, vec![]),
-        (false, vec![state(0, 2, one), state(1, 2, other)]),
-        (false, vec![state(1, 2, one), state(1, 3, one)]),
-        (false, vec![state(0, 1, one), state(1, 2, one)]),
-        (true, vec![state(0, 2, one), state(1, 2, one)]),
-        (true, vec![state(1, 3, one), state(0, 2, one)]),
-        (
-            true,
-            vec![state(0, 2, one), state(0, 3, one), state(1, 2, one)],
-        ),
+        (false, vec![live(0, 2, a), live(1, 2, b)]),
+        (false, vec![live(1, 2, a), live(1, 3, a)]),
+        (false, vec![live(0, 1, a), live(1, 2, a)]),
+        (true, vec![live(0, 2, a), live(1, 2, a)]),
+        (true, vec![live(1, 3, a), live(0, 2, a)]),
+        (true, vec![live(0, 2, a), live(0, 3, a), live(1, 2, a)]),
     ] {
-        for states in [states.clone(), states.into_iter().rev().collect()] {
-            let key_boards = KeyBoards::merge::<Infallible>(&seam, None, states.clone(), 1);
-            assert_eq!(key_boards.unwrap().is_split(), expected, "{states:?}");
+        for entries in [entries.clone(), entries.into_iter().rev().collect()] {
+            let key_boards = KeyBoards::merge::<Infallible>(&seam, None, entries.clone(), 1);
+            assert_eq!(key_boards.unwrap().is_split(), expected, "{entries:?}");
         }
     }
 }

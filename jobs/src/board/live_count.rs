@@ -7,7 +7,7 @@ use schemas::seam::Epoch;
 use schemas::seam::live_count::matches_version;
 
 use super::key_boards::BoardSnapshot;
-use crate::tree::{NodeId, Nodes, Sum};
+use crate::tree::{NodeId, NodeReader, Sum};
 
 /// The first byte of the stored form.
 const LAYOUT: u8 = 1;
@@ -29,12 +29,12 @@ impl LiveCount {
     /// Computes the count of a board that was merged from the version with these roots and the live
     /// entries after `base`.
     #[must_use]
-    pub fn compute<N: Nodes>(
+    pub fn compute<N: NodeReader>(
         root: Option<&[u8]>,
         base: Epoch,
-        on_board: &BoardSnapshot<'_, N>,
+        snapshot: &BoardSnapshot<'_, N>,
     ) -> Self {
-        let (removed, added) = on_board.live_sums();
+        let (removed, added) = snapshot.live_sums();
         Self {
             version: root.map(NodeId::for_bytes),
             base,
@@ -45,13 +45,13 @@ impl LiveCount {
 
     /// Returns whether the count applies to a read of the version with these roots and this base.
     #[must_use]
-    pub fn joins(&self, root: Option<&[u8]>, base: Epoch) -> bool {
+    pub fn applies_to(&self, root: Option<&[u8]>, base: Epoch) -> bool {
         let version = root.map(NodeId::for_bytes);
         matches_version((self.version.as_ref(), self.base), (version.as_ref(), base))
     }
 
-    /// The count after some members change. `before` and `after` are the counts over only these
-    /// members. Returns `None` if the counts contradict each other.
+    /// Returns the count after some members change. `before` and `after` are the counts over only
+    /// these members. Returns `None` if the counts contradict each other.
     #[must_use]
     pub fn apply_change(self, before: &Self, after: &Self) -> Option<Self> {
         Some(Self {
@@ -61,7 +61,7 @@ impl LiveCount {
         })
     }
 
-    /// The number and the total weight of the board's entries, from those of the version alone.
+    /// Computes the number and the total weight of the board's entries from those of the version.
     /// Returns `None` if the version has fewer entries than are removed.
     #[must_use]
     pub fn total(&self, version: Sum) -> Option<Sum> {
@@ -71,7 +71,7 @@ impl LiveCount {
     /// Returns whether an entry of the version remains on the board, and whether a live entry added
     /// or removed an entry. `version` is the sum of the version.
     #[must_use]
-    pub const fn layers(&self, version: Sum) -> (bool, bool) {
+    pub const fn contributing_layers(&self, version: Sum) -> (bool, bool) {
         let is_live = self.removed.count > 0 || self.added.count > 0;
         (version.count > self.removed.count, is_live)
     }
@@ -104,19 +104,19 @@ impl LiveCount {
             }
             _ => return None,
         };
-        let mut number = || {
-            let (number, after) = rest.split_first_chunk::<8>()?;
+        let mut read_u64 = || {
+            let (bytes, after) = rest.split_first_chunk::<8>()?;
             rest = after;
-            Some(u64::from_be_bytes(*number))
+            Some(u64::from_be_bytes(*bytes))
         };
-        let base = number()?;
-        let mut sum = || {
+        let base = read_u64()?;
+        let mut read_sum = || {
             Some(Sum {
-                count: number()?,
-                weight: number()?.cast_signed(),
+                count: read_u64()?,
+                weight: read_u64()?.cast_signed(),
             })
         };
-        let (removed, added) = (sum()?, sum()?);
+        let (removed, added) = (read_sum()?, read_sum()?);
         rest.is_empty().then_some(Self {
             version,
             base,
@@ -126,11 +126,11 @@ impl LiveCount {
     }
 }
 
-/// Replaces a part of a sum. Returns `None` on overflow.
-fn replace_part(sum: Sum, less: Sum, more: Sum) -> Option<Sum> {
+/// Subtracts one part of a sum and adds another. Returns `None` on overflow.
+fn replace_part(sum: Sum, subtracted: Sum, added: Sum) -> Option<Sum> {
     Sum {
-        count: sum.count.checked_sub(less.count)?,
-        weight: sum.weight.checked_sub(less.weight)?,
+        count: sum.count.checked_sub(subtracted.count)?,
+        weight: sum.weight.checked_sub(subtracted.weight)?,
     }
-    .checked_add(more)
+    .checked_add(added)
 }

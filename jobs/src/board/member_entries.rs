@@ -17,7 +17,7 @@ pub struct BoardEntry {
     pub score: Vec<u8>,
     /// The encoded payload.
     pub payload: Vec<u8>,
-    /// The number of source rows behind the entry.
+    /// The number of source rows of the entry.
     pub weight: i64,
 }
 
@@ -36,7 +36,7 @@ pub struct MemberEntriesError;
 const VERSION: u8 = 1;
 
 impl MemberEntries {
-    /// The entry on one board.
+    /// Returns the entry on one board.
     #[must_use]
     pub fn entry(&self, board: &[u8]) -> Option<&BoardEntry> {
         self.entries.iter().find(|entry| entry.board == board)
@@ -46,18 +46,18 @@ impl MemberEntries {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut values: Vec<(&[u8], &[u8])> = Vec::new();
-        let mut numbers: HashMap<(&[u8], &[u8]), u64> = HashMap::new();
+        let mut value_indexes: HashMap<(&[u8], &[u8]), u64> = HashMap::new();
         let mut rows = Vec::new();
         for entry in &self.entries {
             let value = (entry.score.as_slice(), entry.payload.as_slice());
             let next = values.len() as u64;
-            let number = *numbers.entry(value).or_insert(next);
-            if number == next {
+            let value_index = *value_indexes.entry(value).or_insert(next);
+            if value_index == next {
                 values.push(value);
             }
             write_bytes(&mut rows, &entry.board);
             leb128::write(&mut rows, entry.weight.cast_unsigned());
-            leb128::write(&mut rows, number);
+            leb128::write(&mut rows, value_index);
         }
         let mut bytes = vec![VERSION];
         leb128::write(&mut bytes, values.len() as u64);
@@ -88,9 +88,9 @@ impl MemberEntries {
         for _ in 0..count {
             let board = read_bytes(&mut rest)?.to_vec();
             let weight = leb128::read(&mut rest)?.cast_signed();
-            let number =
+            let value_index =
                 usize::try_from(leb128::read(&mut rest)?).map_err(|_| MemberEntriesError)?;
-            let (score, payload) = values.get(number).ok_or(MemberEntriesError)?;
+            let (score, payload) = values.get(value_index).ok_or(MemberEntriesError)?;
             entries.push(BoardEntry {
                 board,
                 score: score.to_vec(),

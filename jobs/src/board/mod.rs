@@ -31,10 +31,10 @@ pub use rows::BoardRows;
 pub use top_entries::{AchievementEvent, TopEntries};
 
 use crate::Result;
-use crate::counting::Counting;
-use crate::job::{Job, Layers, definition_hash, lines_outside, parse_layers, parse_source};
-use crate::plan::{QueryText, query_schema};
-use crate::spec::{BoardSpec, COUNTING, File, HISTORY, counting_classes};
+use crate::counting::CountingClasses;
+use crate::job::{Job, Layers, hash_definition, lines_outside, parse_layers, parse_source};
+use crate::plan::{QueryText, infer_query_schema};
+use crate::spec::{BoardSpec, COUNTING, File, HISTORY, parse_counting_classes};
 
 /// Fields that responses add to the columns of a view.
 const RESERVED_COLUMNS: [&str; 4] = ["rank", "total", "previous_rank", "change"];
@@ -52,7 +52,7 @@ pub struct Board {
     weight: Option<String>,
     achievements: Vec<AchievementBoard>,
     records_daily_counts: bool,
-    counting: Counting,
+    counting: CountingClasses,
 }
 
 /// A board with achievements.
@@ -68,19 +68,19 @@ impl Job<Board> {
     /// The encoded board of a view with one board per key.
     pub const ONLY_BOARD: &[u8] = &[];
 
-    /// The name that serves this view: the `NAME` of `/boards/NAME/…`.
+    /// Returns the name that serves this view: the `NAME` of `/boards/NAME/…`.
     #[must_use]
     pub fn board(&self) -> &str {
         &self.kind.board
     }
 
-    /// The key column. It decides the log partition.
+    /// Returns the key column. It decides the log partition.
     #[must_use]
     pub const fn key(&self) -> &KeyShape {
         &self.kind.key
     }
 
-    /// The columns that distinguish the boards of a key; empty if a key has one board.
+    /// Returns the columns that distinguish the boards of a key; empty if a key has one board.
     #[must_use]
     pub const fn board_columns(&self) -> &KeyShape {
         &self.kind.boards
@@ -93,25 +93,25 @@ impl Job<Board> {
         self.kind.boards.0.is_empty()
     }
 
-    /// The member column.
+    /// Returns the member column.
     #[must_use]
     pub const fn member(&self) -> &KeyShape {
         &self.kind.member
     }
 
-    /// The columns that rank members, lowest first; empty for a board without ranks.
+    /// Returns the columns that rank members, lowest first; empty for a board without ranks.
     #[must_use]
     pub const fn score(&self) -> &KeyShape {
         &self.kind.score
     }
 
-    /// The other columns that responses show.
+    /// Returns the other columns that responses show.
     #[must_use]
     pub const fn shown(&self) -> &KeyShape {
         &self.kind.shown
     }
 
-    /// The stored columns: first the shown ones, then those for filters. All are nullable.
+    /// Returns the stored columns: first the shown ones, then those for filters. All are nullable.
     #[must_use]
     pub const fn payload(&self) -> &KeyShape {
         &self.kind.payload
@@ -121,19 +121,20 @@ impl Job<Board> {
     ///
     /// # Errors
     /// If the payload does not decode.
-    pub fn shown_payload(&self, payload: &[u8]) -> Result<Vec<u8>, KeyError> {
+    pub fn without_filter_columns(&self, payload: &[u8]) -> Result<Vec<u8>, KeyError> {
         self.kind
             .payload
-            .null_from(payload, self.kind.shown.0.len())
+            .with_nulls_from(payload, self.kind.shown.0.len())
     }
 
-    /// The column with the number of source rows behind an entry. `None` counts one for each entry.
+    /// Returns the column with the number of source rows of an entry. `None` counts one for each
+    /// entry.
     #[must_use]
     pub fn weight(&self) -> Option<&str> {
         self.kind.weight.as_deref()
     }
 
-    /// The boards with achievements. Personal records are published for the first one only.
+    /// Returns the boards with achievements. Personal records are published for the first one only.
     #[must_use]
     pub fn achievements(&self) -> &[AchievementBoard] {
         &self.kind.achievements
@@ -145,10 +146,10 @@ impl Job<Board> {
         self.kind.records_daily_counts
     }
 
-    /// The classes of keys that are also recounted in the entity store. The board counts all
-    /// members in any case.
+    /// Returns the classes of keys that are also recounted in the entity store. The board counts
+    /// all members in any case.
     #[must_use]
-    pub const fn counting(&self) -> &Counting {
+    pub const fn counting(&self) -> &CountingClasses {
         &self.kind.counting
     }
 
@@ -159,7 +160,7 @@ impl Job<Board> {
     }
 
     /// Replaces the counting classes of the definition.
-    pub(crate) fn set_counting(&mut self, counting: Counting) {
+    pub(crate) fn set_counting(&mut self, counting: CountingClasses) {
         self.kind.counting = counting;
     }
 
@@ -170,29 +171,29 @@ impl Job<Board> {
         query: &QueryText<'_>,
         others: &[Arc<Self>],
     ) -> Result<Self> {
-        let spec: BoardSpec = file.spec()?;
+        let spec: BoardSpec = file.parse()?;
         let source = parse_source(file, &spec.source, "board", SourceKind::Entities)?;
         let layers = parse_layers(file, &spec.layers)?;
         check_unique_name(file, &spec, layers, others)?;
         check_group_columns(file, &spec, source)?;
         let input = entities::schema(source).unwrap_or_else(|| Arc::new(Schema::empty()));
-        let found = query_schema(source.name(), &input, query)?;
+        let schema = infer_query_schema(source.name(), &input, query)?;
         let mut columns = QueryColumns {
             file,
-            found: &found,
+            schema: &schema,
             used: Vec::new(),
         };
-        let key = columns.integer_columns(std::slice::from_ref(&spec.key))?;
-        let boards = columns.integer_columns(&spec.boards)?;
-        let member = columns.integer_columns(std::slice::from_ref(&spec.member))?;
-        let score = columns.integer_columns(&spec.score)?;
-        let shown = columns.payload_columns(&spec.shown)?;
+        let key = columns.take_integer_columns(std::slice::from_ref(&spec.key))?;
+        let boards = columns.take_integer_columns(&spec.boards)?;
+        let member = columns.take_integer_columns(std::slice::from_ref(&spec.member))?;
+        let score = columns.take_integer_columns(&spec.score)?;
+        let shown = columns.take_payload_columns(&spec.shown)?;
         if layers == Layers::Both {
             check_reserved_columns(file, spec.score.iter().chain(&spec.shown))?;
         }
-        let filters = columns.payload_columns(&spec.filters)?;
-        let weight = columns.integer_columns(spec.weight.as_slice())?;
-        let achievements = achievement_boards(file, &spec, &boards, layers)?;
+        let filters = columns.take_payload_columns(&spec.filters)?;
+        let weight = columns.take_integer_columns(spec.weight.as_slice())?;
+        let achievements = parse_achievement_boards(file, &spec, &boards, layers)?;
         let records_daily_counts = parse_history(file, &spec, layers)?;
         let counting = parse_counting(file, &spec, source, layers)?;
         let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
@@ -207,11 +208,11 @@ impl Job<Board> {
         Ok(Self {
             view: format!(
                 "{name}@{}",
-                definition_hash(file.text, query.sql, Some(&column_types))
+                hash_definition(file.text, query.sql, Some(&column_types))
             ),
             name: name.to_owned(),
             source,
-            over: None,
+            input_job: None,
             layers,
             schema: Arc::new(Schema::new(fields)),
             sql: query.sql.to_owned(),
@@ -238,36 +239,37 @@ const MEMBER_COLUMN: &str = "athlete_id";
 /// Maximum boards with achievements. Each change of a key reads all of them.
 const ACHIEVEMENT_BOARDS_MAX: usize = 8;
 
-/// Only views of both layers are served, each under a unique name.
+/// Checks that the name is unique. Only views of both layers are served, each under its name.
 fn check_unique_name(
     file: &File<'_>,
     spec: &BoardSpec,
     layers: Layers,
     others: &[Arc<Job<Board>>],
 ) -> Result<()> {
-    let twin = others.iter().find(|other| {
+    let namesake = others.iter().find(|other| {
         (other.layers, layers) == (Layers::Both, Layers::Both)
             && other.board() == spec.board.get_ref()
     });
-    match twin {
-        Some(twin) => {
-            let what = format!("board: job {:?} already uses this name", twin.name());
-            Err(file.error_at(&spec.board, what))
+    match namesake {
+        Some(namesake) => {
+            let reason = format!("board: job {:?} already uses this name", namesake.name());
+            Err(file.error_at(&spec.board, reason))
         }
         None => Ok(()),
     }
 }
 
-/// Key and member must be the columns that identify the groups of the source.
+/// Checks that key and member are the columns that identify the groups of the source.
 fn check_group_columns(file: &File<'_>, spec: &BoardSpec, source: Source) -> Result<()> {
-    for (field, expected, what) in [
+    for (field, expected, field_name) in [
         (&spec.key, entities::key_column(source), "key"),
         (&spec.member, MEMBER_COLUMN, "member"),
     ] {
         if field.get_ref() != expected {
-            let what =
-                format!("{what}: must be {expected:?}, which identifies the groups of {source}");
-            return Err(file.error_at(field, what));
+            let reason = format!(
+                "{field_name}: must be {expected:?}, which identifies the groups of {source}"
+            );
+            return Err(file.error_at(field, reason));
         }
     }
     Ok(())
@@ -282,39 +284,39 @@ fn check_reserved_columns<'a>(
     else {
         return Ok(());
     };
-    let what = format!(
+    let reason = format!(
         "column {:?}: responses have another field with this name; rename the column",
         field.get_ref()
     );
-    Err(file.error_at(field, what))
+    Err(file.error_at(field, reason))
 }
 
 /// Parses the boards with achievements, in the order of the file.
-fn achievement_boards(
+fn parse_achievement_boards(
     file: &File<'_>,
     spec: &BoardSpec,
     boards: &KeyShape,
     layers: Layers,
 ) -> Result<Vec<AchievementBoard>> {
-    let mut listed: Vec<_> = spec.achievements.iter().collect();
-    listed.sort_by_key(|(_, values)| values.span().start);
-    let mut found: Vec<AchievementBoard> = Vec::new();
-    for (name, values) in listed {
-        let wrong = |what: String| Err(file.error_at(values, format!("achievements: {what}")));
+    let mut fields: Vec<_> = spec.achievements.iter().collect();
+    fields.sort_by_key(|(_, values)| values.span().start);
+    let mut achievement_boards: Vec<AchievementBoard> = Vec::new();
+    for (name, values) in fields {
+        let error = |reason: String| Err(file.error_at(values, format!("achievements: {reason}")));
         if layers != Layers::Both {
-            return wrong("a board with achievements needs layers = \"both\"".to_owned());
+            return error("a board with achievements needs layers = \"both\"".to_owned());
         }
         if spec.score.is_empty() {
-            return wrong("a board with achievements needs a score".to_owned());
+            return error("a board with achievements needs a score".to_owned());
         }
-        if found.len() >= ACHIEVEMENT_BOARDS_MAX {
-            return wrong(format!(
+        if achievement_boards.len() >= ACHIEVEMENT_BOARDS_MAX {
+            return error(format!(
                 "at most {ACHIEVEMENT_BOARDS_MAX} boards can have achievements"
             ));
         }
         let count = values.get_ref().len();
         if count != boards.0.len() {
-            return wrong(format!(
+            return error(format!(
                 "{name:?} has {count} values for the {} columns of `boards`",
                 boards.0.len()
             ));
@@ -326,17 +328,17 @@ fn achievement_boards(
             .map(KeyValue::Int)
             .collect();
         let Ok(board) = boards.encode_values(&key) else {
-            return wrong(format!("the values of {name:?} do not identify a board"));
+            return error(format!("the values of {name:?} do not identify a board"));
         };
-        if found.iter().any(|other| other.board == board) {
-            return wrong(format!("the board of {name:?} already has another name"));
+        if achievement_boards.iter().any(|other| other.board == board) {
+            return error(format!("the board of {name:?} already has another name"));
         }
-        found.push(AchievementBoard {
+        achievement_boards.push(AchievementBoard {
             name: name.clone(),
             board,
         });
     }
-    Ok(found)
+    Ok(achievement_boards)
 }
 
 /// Parses whether daily counts are recorded.
@@ -344,15 +346,15 @@ fn parse_history(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<bo
     let Some(history) = &spec.history else {
         return Ok(false);
     };
-    let wrong = |what: &str| Err(file.error_at(history, format!("history: {what}")));
+    let error = |reason: &str| Err(file.error_at(history, format!("history: {reason}")));
     if layers == Layers::Speed {
-        return wrong("batch runs record it, and this board has none; use layers = \"both\"");
+        return error("batch runs record it, and this board has none; use layers = \"both\"");
     }
     if !spec.boards.is_empty() {
-        return wrong("a key with several boards has no single count");
+        return error("a key with several boards has no single count");
     }
     if lines_outside(file.text, &[HISTORY]).count() == file.text.lines().count() {
-        return wrong("write it as a separate section [history]; it is not part of the version");
+        return error("write it as a separate section [history]; it is not part of the version");
     }
     let counts = &history.get_ref().counts;
     if counts.get_ref() != "day" {
@@ -367,22 +369,22 @@ fn parse_counting(
     spec: &BoardSpec,
     source: Source,
     layers: Layers,
-) -> Result<Counting> {
+) -> Result<CountingClasses> {
     let Some(first) = spec.counting.first() else {
-        return Ok(Counting::default());
+        return Ok(CountingClasses::default());
     };
-    let wrong = |what: &str| Err(file.error_at(first, format!("counting: {what}")));
-    if let Err(what) = check_recountable(source, layers, spec.boards.len()) {
-        return wrong(what);
+    let error = |reason: &str| Err(file.error_at(first, format!("counting: {reason}")));
+    if let Err(reason) = check_recountable(source, layers, spec.boards.len()) {
+        return error(reason);
     }
-    let is_counting_head = |line: &&str| {
-        let (head, _) = line.split_once('#').unwrap_or((line, ""));
-        head.trim() == COUNTING
+    let is_counting_header = |line: &&str| {
+        let (header, _) = line.split_once('#').unwrap_or((line, ""));
+        header.trim() == COUNTING
     };
-    if file.text.lines().filter(is_counting_head).count() != spec.counting.len() {
-        return wrong("write separate sections [[counting]]; they are not part of the version");
+    if file.text.lines().filter(is_counting_header).count() != spec.counting.len() {
+        return error("write separate sections [[counting]]; they are not part of the version");
     }
-    counting_classes(file, &spec.counting)
+    parse_counting_classes(file, &spec.counting)
 }
 
 /// Checks that the entity store can count the members of each key. The error says why it cannot.
@@ -402,18 +404,21 @@ fn check_recountable(source: Source, layers: Layers, boards: usize) -> Result<()
 /// The columns of a query's result, looked up by the definition.
 struct QueryColumns<'a> {
     file: &'a File<'a>,
-    found: &'a SchemaRef,
+    schema: &'a SchemaRef,
     used: Vec<String>,
 }
 
 impl QueryColumns<'_> {
-    /// Integer columns that are never null.
-    fn integer_columns(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
+    /// Takes integer columns, which are never null.
+    fn take_integer_columns(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
         let columns = fields.iter().map(|field| {
-            let found = self.take_column(field)?;
-            if found != DataType::Int64 {
-                let what = format!("column {:?} must be a BIGINT, not {found}", field.get_ref());
-                return Err(self.file.error_at(field, what));
+            let data_type = self.take_column(field)?;
+            if data_type != DataType::Int64 {
+                let reason = format!(
+                    "column {:?} must be a BIGINT, not {data_type}",
+                    field.get_ref()
+                );
+                return Err(self.file.error_at(field, reason));
             }
             Ok(KeyColumn {
                 name: field.get_ref().clone(),
@@ -424,13 +429,13 @@ impl QueryColumns<'_> {
         Ok(KeyShape(columns.collect::<Result<_>>()?))
     }
 
-    /// Columns of any storable type.
-    fn payload_columns(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
+    /// Takes columns of any storable type.
+    fn take_payload_columns(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
         let columns = fields.iter().map(|field| {
-            let found = self.take_column(field)?;
-            let kind = KeyKind::from_data_type(&found).ok_or_else(|| {
-                let what = format!("column {:?} is {found}: cast it", field.get_ref());
-                self.file.error_at(field, what)
+            let data_type = self.take_column(field)?;
+            let kind = KeyKind::from_data_type(&data_type).ok_or_else(|| {
+                let reason = format!("column {:?} is {data_type}: cast it", field.get_ref());
+                self.file.error_at(field, reason)
             })?;
             Ok(KeyColumn {
                 name: field.get_ref().clone(),
@@ -441,26 +446,27 @@ impl QueryColumns<'_> {
         Ok(KeyShape(columns.collect::<Result<_>>()?))
     }
 
+    /// Marks a column as used and returns its type.
     fn take_column(&mut self, field: &Spanned<String>) -> Result<DataType> {
         let name = field.get_ref();
-        let Ok(found) = self.found.field_with_name(name) else {
+        let Ok(column) = self.schema.field_with_name(name) else {
             let names: Vec<&str> = self
-                .found
+                .schema
                 .fields()
                 .iter()
                 .map(|f| f.name().as_str())
                 .collect();
-            let what = format!(
+            let reason = format!(
                 "the query returns no column {name:?}; it returns {}",
                 names.join(", ")
             );
-            return Err(self.file.error_at(field, what));
+            return Err(self.file.error_at(field, reason));
         };
         if self.used.contains(name) {
-            let what = format!("column {name:?} is listed twice");
-            return Err(self.file.error_at(field, what));
+            let reason = format!("column {name:?} is listed twice");
+            return Err(self.file.error_at(field, reason));
         }
         self.used.push(name.clone());
-        Ok(found.data_type().clone())
+        Ok(column.data_type().clone())
     }
 }

@@ -21,7 +21,7 @@ pub struct BoardRows {
     pub scores: BinaryArray,
     /// Encoded payloads.
     pub payloads: BinaryArray,
-    /// The number of source rows behind each entry.
+    /// The number of source rows of each entry.
     pub weights: Int64Array,
 }
 
@@ -31,30 +31,30 @@ impl BoardRows {
     /// # Errors
     /// [`Error::Rows`] if a required column is null, or a weight is negative.
     pub fn encode(job: &Job<Board>, rows: &RecordBatch) -> Result<Self> {
-        let wrong = |what: String| Error::Rows {
+        let rows_error = |reason: String| Error::Rows {
             job: job.name().to_owned(),
-            what,
+            reason,
         };
         let mut columns = rows.columns();
-        let mut take = |shape: &KeyShape| {
-            let (own, rest) = columns.split_at(shape.0.len().min(columns.len()));
+        let mut encode_next = |shape: &KeyShape| {
+            let (next, rest) = columns.split_at(shape.0.len().min(columns.len()));
             columns = rest;
-            let own: &[ArrayRef] = own;
+            let next: &[ArrayRef] = next;
             shape
-                .encode_rows(own, rows.num_rows())
-                .map_err(|error| wrong(error.to_string()))
+                .encode_rows(next, rows.num_rows())
+                .map_err(|error| rows_error(error.to_string()))
         };
-        let keys = take(job.key())?;
-        let boards = take(job.board_columns())?;
-        let members = take(job.member())?;
-        let scores = take(job.score())?;
-        let payloads = take(job.payload())?;
+        let keys = encode_next(job.key())?;
+        let boards = encode_next(job.board_columns())?;
+        let members = encode_next(job.member())?;
+        let scores = encode_next(job.score())?;
+        let payloads = encode_next(job.payload())?;
         let weights = match columns.first() {
             Some(weights) => weights.as_primitive::<Int64Type>().clone(),
             None => Int64Array::from(vec![1; rows.num_rows()]),
         };
         if weights.values().iter().any(|weight| *weight < 0) {
-            return Err(wrong("a weight is negative".to_owned()));
+            return Err(rows_error("a weight is negative".to_owned()));
         }
         Ok(Self {
             keys,
@@ -66,7 +66,7 @@ impl BoardRows {
         })
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.weights.values().len()

@@ -8,9 +8,9 @@ use schemas::achievement::AchievementKind;
 use super::key_boards::RankedEntry;
 use super::member_entries::BoardEntry;
 
-/// Number of ranks with achievements.
+/// The number of ranks with achievements.
 const TOP_COUNT: usize = 10;
-/// Bytes of the first column of a score.
+/// The bytes of the first column of a score.
 const FIRST_COLUMN_BYTES: usize = 8;
 
 /// The first entries of one board.
@@ -37,7 +37,7 @@ pub struct AchievementEvent {
 }
 
 impl TopEntries {
-    /// Number of entries that are kept after a board was read.
+    /// The number of entries that are kept after a board was read.
     pub const CAPACITY: usize = 32;
 
     /// Creates the top entries from the first [`TopEntries::CAPACITY`] entries of a board, or from
@@ -58,7 +58,7 @@ impl TopEntries {
         !self.is_complete && self.entries.len() <= TOP_COUNT
     }
 
-    /// The entry with rank 1.
+    /// Returns the entry with rank 1.
     #[must_use]
     pub fn first(&self) -> Option<&RankedEntry> {
         self.entries.first()
@@ -67,24 +67,24 @@ impl TopEntries {
     /// Replaces the entry of a member and returns the achievements. [`TopEntries::needs_reload`]
     /// must be false.
     pub fn apply(&mut self, member: &[u8], after: Option<&BoardEntry>) -> Vec<AchievementEvent> {
-        let known = after.filter(|entry| self.is_in_range((&entry.score, member)));
+        let after = after.filter(|entry| self.is_in_range((&entry.score, member)));
         let was_known = self.entries.iter().any(|row| row.member == member);
-        if known.is_none() && !was_known {
+        if after.is_none() && !was_known {
             return Vec::new();
         }
         let before: Vec<RankedEntry> = self.entries.iter().take(TOP_COUNT).cloned().collect();
-        self.replace(member, known);
+        self.replace(member, after);
         let mut events = Vec::new();
-        let (old, new) = (before.first(), self.entries.first());
+        let (old_first, new_first) = (before.first(), self.entries.first());
         let holder = |row: Option<&RankedEntry>| row.map(|row| row.member.clone());
-        if holder(old) != holder(new) {
-            events.extend(old.map(|row| AchievementEvent {
+        if holder(old_first) != holder(new_first) {
+            events.extend(old_first.map(|row| AchievementEvent {
                 kind: AchievementKind::CrownLost,
-                rank: self.rank(&row.member),
+                rank: self.find_rank(&row.member),
                 entry: row.clone(),
-                new_holder: holder(new),
+                new_holder: holder(new_first),
             }));
-            events.extend(new.map(|row| AchievementEvent {
+            events.extend(new_first.map(|row| AchievementEvent {
                 kind: AchievementKind::Crown,
                 rank: Some(1),
                 entry: row.clone(),
@@ -92,8 +92,8 @@ impl TopEntries {
             }));
         }
         for (rank, row) in (1..).zip(&self.entries).take(TOP_COUNT).skip(1) {
-            let had = before.iter().find(|old| old.member == row.member);
-            let is_new = match had {
+            let old = before.iter().find(|old| old.member == row.member);
+            let is_new = match old {
                 None => true,
                 Some(old) => row.member == member && row.score < old.score,
             };
@@ -109,40 +109,41 @@ impl TopEntries {
         events
     }
 
-    /// The personal record that a change sets. Returns `None` unless the member had an entry and
-    /// the first column of its score improves. Call it after [`TopEntries::apply`].
+    /// Returns the personal record that a change sets. Returns `None` unless the member had an
+    /// entry and the first column of its score improves. Call it after [`TopEntries::apply`].
     #[must_use]
-    pub fn personal_record(
+    pub fn find_personal_record(
         &self,
         member: &[u8],
         before: Option<&BoardEntry>,
         after: Option<&BoardEntry>,
     ) -> Option<AchievementEvent> {
         let (before, after) = (before?, after?);
-        let first = |entry: &BoardEntry| entry.score.get(..FIRST_COLUMN_BYTES).map(<[u8]>::to_vec);
-        (first(after)? < first(before)?).then(|| AchievementEvent {
+        let first_column =
+            |entry: &BoardEntry| entry.score.get(..FIRST_COLUMN_BYTES).map(<[u8]>::to_vec);
+        (first_column(after)? < first_column(before)?).then(|| AchievementEvent {
             kind: AchievementKind::PersonalRecord,
-            rank: self.rank(member),
+            rank: self.find_rank(member),
             entry: RankedEntry::new(member, after),
             new_holder: None,
         })
     }
 
-    fn rank(&self, member: &[u8]) -> Option<u64> {
+    fn find_rank(&self, member: &[u8]) -> Option<u64> {
         let mut ranked = (1..).zip(&self.entries).take(TOP_COUNT);
         ranked
             .find(|(_, row)| row.member == member)
             .map(|(rank, _)| rank)
     }
 
-    /// Returns whether an entry with this order is at or before the last known entry. Entries after
-    /// that one are unknown.
-    fn is_in_range(&self, order: (&[u8], &[u8])) -> bool {
+    /// Returns whether an entry with this sort key is at or before the last known entry. Later
+    /// entries are unknown.
+    fn is_in_range(&self, sort_key: (&[u8], &[u8])) -> bool {
         self.is_complete
             || self
                 .entries
                 .last()
-                .is_some_and(|last| order <= last.order())
+                .is_some_and(|last| sort_key <= last.sort_key())
     }
 
     /// Replaces the entry of a member by a known entry.
@@ -151,10 +152,10 @@ impl TopEntries {
         let Some(row) = after.map(|entry| RankedEntry::new(member, entry)) else {
             return;
         };
-        let at = self
+        let index = self
             .entries
-            .partition_point(|other| other.order() < row.order());
-        self.entries.insert(at, row);
+            .partition_point(|other| other.sort_key() < row.sort_key());
+        self.entries.insert(index, row);
         if self.entries.len() > Self::CAPACITY {
             self.entries.truncate(Self::CAPACITY);
             self.is_complete = false;

@@ -31,22 +31,22 @@ fn sorted(rows: &BTreeMap<u8, (u8, u16)>) -> Vec<u8> {
     order.into_iter().map(|(.., member)| member).collect()
 }
 
-fn reread(rows: &BTreeMap<u8, (u8, u16)>) -> TopEntries {
+fn read_top_entries(rows: &BTreeMap<u8, (u8, u16)>) -> TopEntries {
     let ranked = |member: u8| RankedEntry::new(&[member], &entry(rows[&member]));
     let first = sorted(rows).into_iter().take(TopEntries::CAPACITY);
     TopEntries::new(first.map(ranked).collect())
 }
 
 /// Computes the achievements of a change from the whole board: kind, member, rank.
-fn recount(
+fn expected_events(
     before: &BTreeMap<u8, (u8, u16)>,
     after: &BTreeMap<u8, (u8, u16)>,
     member: u8,
 ) -> BTreeSet<(AchievementKind, u8, Option<u64>)> {
     let (old, new) = (sorted(before), sorted(after));
     let rank = |member: u8| {
-        let place = new.iter().take(10).position(|other| *other == member)?;
-        Some(place as u64 + 1)
+        let index = new.iter().take(10).position(|other| *other == member)?;
+        Some(index as u64 + 1)
     };
     let mut events = BTreeSet::new();
     if old.first() != new.first() {
@@ -77,7 +77,7 @@ proptest! {
     #[test]
     fn achievements_equal_those_of_the_whole_board(changes in changes()) {
         let mut rows: BTreeMap<u8, (u8, u16)> = BTreeMap::new();
-        let mut top_entries = reread(&rows);
+        let mut top_entries = read_top_entries(&rows);
         let mut holder: Option<u8> = None;
         let mut reads = 0;
         for (member, row) in changes {
@@ -90,17 +90,17 @@ proptest! {
             };
             if top_entries.needs_reload() {
                 reads += 1;
-                top_entries = reread(&before);
+                top_entries = read_top_entries(&before);
             }
             let after = row.map(entry);
-            let had = before.get(&member).copied().map(entry);
+            let old_entry = before.get(&member).copied().map(entry);
             let mut events = top_entries.apply(&[member], after.as_ref());
-            events.extend(top_entries.personal_record(&[member], had.as_ref(), after.as_ref()));
-            let found = events.iter().map(|e| (e.kind, e.entry.member[0], e.rank));
-            let found: Vec<_> = found.collect();
-            let different: BTreeSet<_> = found.iter().copied().collect();
-            prop_assert_eq!(found.len(), different.len());
-            prop_assert_eq!(different, recount(&before, &rows, member));
+            events.extend(top_entries.find_personal_record(&[member], old_entry.as_ref(), after.as_ref()));
+            let summaries = events.iter().map(|e| (e.kind, e.entry.member[0], e.rank));
+            let summaries: Vec<_> = summaries.collect();
+            let distinct: BTreeSet<_> = summaries.iter().copied().collect();
+            prop_assert_eq!(summaries.len(), distinct.len());
+            prop_assert_eq!(distinct, expected_events(&before, &rows, member));
             for event in &events {
                 let member_of_event = event.entry.member[0];
                 let expected = match event.kind {

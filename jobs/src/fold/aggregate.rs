@@ -1,6 +1,6 @@
 //! Folds aggregate views. A view whose query only sums is folded without the query engine.
 //!
-//! For a micro-batch of some thousand events, the engine costs more than the sums. It builds
+//! For a micro-batch of a few thousand events, the engine costs more than the sums. It builds
 //! columns for each view, hashes them value by value, and its output still has to be encoded. The
 //! plan shows whether a query only sums. If so, its keys are assembled from columns that are
 //! encoded once for all views, and counts are summed by key. A view over such a view sums one event
@@ -15,9 +15,9 @@ use arrow::datatypes::{
 };
 use foldhash::fast::RandomState;
 use schemas::key::{KeyColumn, KeyKind, KeyShape};
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 
-use super::{Fold, FoldOutput, base_indexes, rows_error};
+use super::{Fold, FoldOutput, find_bases, rows_error};
 use crate::aggregate_view::AggregateView;
 use crate::job::Job;
 use crate::sums::SourceColumn;
@@ -63,7 +63,7 @@ impl AggregateStep {
 struct SumStep {
     input: SumInput,
     /// The index of the job whose rows it sums, if that job is summed without the engine, too.
-    under: Option<usize>,
+    base: Option<usize>,
     /// For each key column, its source column in the input.
     sources: Vec<SourceColumn>,
     /// The key columns, those of the group first.
@@ -100,26 +100,26 @@ impl AggregateFold {
     /// # Errors
     /// As [`Fold::new`].
     pub async fn new(engine: &Engine, jobs: &[Arc<Job>]) -> Result<Self> {
-        let reads = base_indexes(jobs)?;
-        let steps = plan_steps(jobs, &reads, &vec![false; jobs.len()]);
+        let bases = find_bases(jobs)?;
+        let steps = plan_steps(jobs, &bases, &vec![false; jobs.len()]);
         // A query reads rows, so the job that it reads must run its query, too. A job comes after
-        // the one that it reads.
+        // the job that it reads.
         let mut queries: Vec<bool> = steps.iter().map(AggregateStep::is_query).collect();
-        for (index, read) in reads.iter().enumerate().rev() {
+        for (index, base) in bases.iter().enumerate().rev() {
             let is_query = queries.get(index).copied().unwrap_or(true);
-            if let (true, Some(read)) = (is_query, *read)
-                && let Some(read) = queries.get_mut(read)
+            if let (true, Some(base)) = (is_query, *base)
+                && let Some(base_is_query) = queries.get_mut(base)
             {
-                *read = true;
+                *base_is_query = true;
             }
         }
-        let steps = plan_steps(jobs, &reads, &queries);
+        let steps = plan_steps(jobs, &bases, &queries);
         let is_query = |index: usize| steps.get(index).is_some_and(AggregateStep::is_query);
-        let fold = Fold::new_selected(engine, jobs, &reads, is_query).await?;
+        let fold = Fold::new_selected(engine, jobs, &bases, is_query).await?;
         Ok(Self { fold, steps })
     }
 
-    /// The views that the fold updates, as `name@version`.
+    /// Returns the views that the fold updates, as `name@version`.
     #[must_use]
     pub fn views(&self) -> Vec<&str> {
         self.fold.views()
@@ -151,8 +151,8 @@ impl AggregateFold {
                     return Err(rows_error(&job, "its query was not run"));
                 }
                 (AggregateStep::Sum(step), _) => {
-                    let under = step.under.and_then(|index| sums.get(index)?.as_ref());
-                    let summed = encoder.sum_rows(&job, step, under)?;
+                    let base = step.base.and_then(|index| sums.get(index)?.as_ref());
+                    let summed = encoder.sum_rows(&job, step, base)?;
                     // Arrays are shared, so cloning copies no data.
                     let SummedRows {
                         groups,
@@ -177,10 +177,10 @@ impl AggregateFold {
 }
 
 /// Decides how each job is folded. The jobs marked in `queries` run their queries.
-fn plan_steps(jobs: &[Arc<Job>], reads: &[Option<usize>], queries: &[bool]) -> Vec<AggregateStep> {
+fn plan_steps(jobs: &[Arc<Job>], bases: &[Option<usize>], queries: &[bool]) -> Vec<AggregateStep> {
     let mut steps: Vec<AggregateStep> = Vec::with_capacity(jobs.len());
-    for ((job, reads), is_query) in jobs.iter().zip(reads).zip(queries) {
-        let step = (!is_query).then(|| sum_step(job, *reads, &steps));
+    for ((job, base), is_query) in jobs.iter().zip(bases).zip(queries) {
+        let step = (!is_query).then(|| plan_sum_step(job, *base, &steps));
         steps.push(
             step.flatten()
                 .map_or(AggregateStep::Query, AggregateStep::Sum),
@@ -191,35 +191,39 @@ fn plan_steps(jobs: &[Arc<Job>], reads: &[Option<usize>], queries: &[bool]) -> V
 
 /// Plans to sum a job without the engine. Returns `None` if its query must run. `steps` are the
 /// steps of earlier jobs.
-fn sum_step(job: &Job, reads: Option<usize>, steps: &[AggregateStep]) -> Option<SumStep> {
+fn plan_sum_step(job: &Job, base_index: Option<usize>, steps: &[AggregateStep]) -> Option<SumStep> {
     let mapping = job.sum_mapping()?;
-    let under = reads.and_then(|index| match steps.get(index)? {
-        AggregateStep::Sum(under) => Some((index, under)),
+    let base = base_index.and_then(|index| match steps.get(index)? {
+        AggregateStep::Sum(base) => Some((index, base)),
         AggregateStep::Query => None,
     });
-    let (input, sources) = match (&under, reads) {
+    let (input, sources) = match (&base, base_index) {
         (None, None) => (SumInput::Events, mapping.keys.clone()),
         (None, Some(index)) => (SumInput::Rows(index), mapping.keys.clone()),
-        (Some((_, under)), _) => {
+        (Some((_, base)), _) => {
             // The count follows the keys; no other column of the base can be summed.
-            if mapping.summed != under.sources.len() {
+            if mapping.summed != base.sources.len() {
                 return None;
             }
-            let through = |source: &SourceColumn| {
-                let below = under.sources.get(source.column)?;
+            let resolve_source = |source: &SourceColumn| {
+                let base_source = base.sources.get(source.column)?;
                 Some(SourceColumn {
-                    column: below.column,
+                    column: base_source.column,
                     // A bucket lies within one coarser bucket.
-                    width: source.width.max(below.width),
+                    width: source.width.max(base_source.width),
                 })
             };
-            let sources = mapping.keys.iter().map(through).collect::<Option<_>>()?;
-            (under.input, sources)
+            let sources = mapping
+                .keys
+                .iter()
+                .map(resolve_source)
+                .collect::<Option<_>>()?;
+            (base.input, sources)
         }
     };
     Some(SumStep {
         input,
-        under: under.map(|(index, _)| index),
+        base: base.map(|(index, _)| index),
         sources,
         keys: job.group().0.iter().chain(&job.row().0).cloned().collect(),
         group_columns: job.group().0.len(),
@@ -242,12 +246,12 @@ impl<'a> ColumnEncoder<'a> {
         }
     }
 
-    /// Sums a job: all rows of its input, or one row of the input for each row of the job under it.
+    /// Sums a job: all rows of its input, or one row of the input for each summed row of its base.
     fn sum_rows(
         &mut self,
         job: &Job,
         step: &SumStep,
-        under: Option<&SummedRows>,
+        base: Option<&SummedRows>,
     ) -> Result<SummedRows> {
         let input = self
             .input(step.input)
@@ -265,13 +269,13 @@ impl<'a> ColumnEncoder<'a> {
             };
             columns.push(encoded);
         }
-        match under {
-            Some(under) => {
-                let rows = under
+        match base {
+            Some(base) => {
+                let rows = base
                     .first_rows
                     .iter()
                     .copied()
-                    .zip(under.counts.values().iter().copied());
+                    .zip(base.counts.values().iter().copied());
                 Ok(sum_by_key(&columns, step.group_columns, rows))
             }
             None => {
@@ -302,7 +306,7 @@ fn encode_column(
         .ok_or_else(|| rows_error(job, "its input lacks a column of its keys"))?;
     let column = match source.width {
         None => Arc::clone(column),
-        Some(width) => bucket_starts(column, width)
+        Some(width) => floor_to_buckets(column, width)
             .ok_or_else(|| rows_error(job, "the column of its buckets is not a timestamp"))?,
     };
     KeyShape(vec![key.clone()])
@@ -310,16 +314,16 @@ fn encode_column(
         .map_err(|error| rows_error(job, error))
 }
 
-/// The start of the bucket that contains each instant.
-fn bucket_starts(instants: &ArrayRef, width: Width) -> Option<ArrayRef> {
-    let floor = |seconds: i64| width.floor(seconds).saturating_mul(1_000);
+/// Returns the start of the bucket that contains each instant.
+fn floor_to_buckets(instants: &ArrayRef, width: BucketWidth) -> Option<ArrayRef> {
+    let floor_ms = |seconds: i64| width.floor(seconds).saturating_mul(1_000);
     let starts = match instants.data_type() {
         DataType::Timestamp(TimeUnit::Microsecond, _) => instants
             .as_primitive::<TimestampMicrosecondType>()
-            .unary::<_, TimestampMillisecondType>(|at| floor(at.div_euclid(1_000_000))),
+            .unary::<_, TimestampMillisecondType>(|at_us| floor_ms(at_us.div_euclid(1_000_000))),
         DataType::Timestamp(TimeUnit::Millisecond, _) => instants
             .as_primitive::<TimestampMillisecondType>()
-            .unary::<_, TimestampMillisecondType>(|at| floor(at.div_euclid(1_000))),
+            .unary::<_, TimestampMillisecondType>(|at_ms| floor_ms(at_ms.div_euclid(1_000))),
         _ => return None,
     };
     Some(Arc::new(starts.with_data_type(KeyKind::Time.data_type())))
@@ -353,11 +357,11 @@ fn sum_by_key(
         BinaryBuilder::with_capacity(length, length * 16),
         BinaryBuilder::with_capacity(length, length * 40),
     );
-    let mut from = 0;
+    let mut start = 0;
     for ((row, count), (group_end, end)) in rows.zip(ends) {
         let bytes_in = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
         let next = counts.len();
-        let index = *indexes.entry(bytes_in(from..end)).or_insert(next);
+        let index = *indexes.entry(bytes_in(start..end)).or_insert(next);
         match counts.get_mut(index) {
             Some(sum) => {
                 // Wraps on overflow, as the query engine does.
@@ -366,11 +370,11 @@ fn sum_by_key(
             None => {
                 first_rows.push(row);
                 counts.push(count);
-                group_keys.append_value(bytes_in(from..group_end));
+                group_keys.append_value(bytes_in(start..group_end));
                 row_keys.append_value(bytes_in(group_end..end));
             }
         }
-        from = end;
+        start = end;
     }
     SummedRows {
         first_rows,

@@ -8,7 +8,7 @@ use schemas::source::Source;
 use serde::Serialize;
 
 use super::*;
-use crate::catalog::tests::write;
+use crate::catalog::tests::write_view;
 use crate::{Catalog, EngineOptions, Layers};
 
 fn engine(folder: &tempfile::TempDir) -> Engine {
@@ -49,7 +49,7 @@ fn play() -> impl Strategy<Value = Play> {
     let seconds = schemas::plays::AT_SECONDS;
     let near = prop_oneof![Just(0_i64), Just(1_772_000_000), Just(-86_400)];
     let at = prop_oneof![
-        (near, -200_000_i64..200_000).prop_map(|(at, off)| at + off),
+        (near, -200_000_i64..200_000).prop_map(|(base_s, offset_s)| base_s + offset_s),
         seconds
     ];
     (
@@ -87,9 +87,9 @@ fn play() -> impl Strategy<Value = Play> {
 }
 
 fn events(plays: &[Play]) -> RecordBatch {
-    let lines = plays.iter().enumerate().map(|(place, play)| {
+    let lines = plays.iter().enumerate().map(|(index, play)| {
         let mut line = serde_json::to_value(play).unwrap();
-        line["event_id"] = format!("e{place}").into();
+        line["event_id"] = format!("e{index}").into();
         line["at"] = jiff::Timestamp::from_microsecond(play.at_us)
             .unwrap()
             .to_string()
@@ -131,21 +131,21 @@ fn assert_equals_queries(jobs: &[Arc<Job>], plays: &[Play]) {
             Fold::new(&engine, jobs).await.unwrap(),
         );
         let events = events(plays);
-        let (found, expected) = (
+        let (summed, expected) = (
             aggregates.run(&events).await.unwrap(),
             queries.run(&events).await.unwrap(),
         );
-        assert_eq!((found.len(), expected.len()), (jobs.len(), jobs.len()));
-        for (found, expected) in found.iter().zip(expected) {
+        assert_eq!((summed.len(), expected.len()), (jobs.len(), jobs.len()));
+        for (summed, expected) in summed.iter().zip(expected) {
             let (groups, rows, counts) = expected.encode().unwrap();
-            assert_eq!(found.job.name(), expected.job.name());
-            let found_sums = sums(&found.groups, &found.rows, &found.counts);
-            assert_eq!(found_sums.len(), found.counts.len(), "each key once");
+            assert_eq!(summed.job.name(), expected.job.name());
+            let actual_sums = sums(&summed.groups, &summed.rows, &summed.counts);
+            assert_eq!(actual_sums.len(), summed.counts.len(), "each key once");
             assert_eq!(
-                found_sums,
+                actual_sums,
                 sums(&groups, &rows, &counts),
                 "{}",
-                found.job.name()
+                summed.job.name()
             );
         }
     });
@@ -262,13 +262,13 @@ fn catalog(views: &[[&str; 5]]) -> Catalog {
             "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\npartial = true\n\
             layers = \"both\"\nbucket = \"{bucket}\"\npartition = \"all\"\ndimensions = [{dimensions}]\n{over}"
         );
-        write(root.path(), name, &definition, sql);
+        write_view(root.path(), name, &definition, sql);
     }
     Catalog::read(root.path()).unwrap()
 }
 
 /// The names of the views whose queries run.
-fn queries(jobs: &[Arc<Job>]) -> Vec<String> {
+fn views_with_queries(jobs: &[Arc<Job>]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(&folder);
     let fold = AggregateFold::new(&engine, jobs);
@@ -287,7 +287,7 @@ fn built_in_live_views_are_summed_without_queries() {
     let jobs = catalog.jobs_in_layer(Source::Plays, Layers::Speed);
     let jobs: Vec<Arc<Job>> = jobs.cloned().collect();
     assert!(jobs.len() > 5);
-    assert_eq!(queries(&jobs), Vec::<String>::new());
+    assert_eq!(views_with_queries(&jobs), Vec::<String>::new());
 }
 
 /// A query runs if it does more than sum, or if such a query reads its rows.
@@ -301,15 +301,17 @@ fn queries_run_only_where_needed() {
         "g_tracks_added_up",
         "h_events",
     ];
-    assert_eq!(queries(catalog.jobs()), expected);
+    assert_eq!(views_with_queries(catalog.jobs()), expected);
 }
 
 /// A cast column is not the column itself, so its query runs.
 #[test]
 fn views_with_casts_run_their_queries() {
-    let with = |sql: &str| queries(catalog(&[["one", "", "day", "\"kind\"", sql]]).jobs()).len();
+    let query_count = |sql: &str| {
+        views_with_queries(catalog(&[["one", "", "day", "\"kind\"", sql]]).jobs()).len()
+    };
     let plain = "SELECT owner_id, date_trunc('day', at) AS bucket, kind, sum(amount) AS count FROM plays GROUP BY 1, 2, 3";
-    assert_eq!(with(plain), 0);
+    assert_eq!(query_count(plain), 0);
     for (from, to) in [
         (
             "sum(amount)",
@@ -320,6 +322,6 @@ fn views_with_casts_run_their_queries() {
         ("at)", "CAST(at AS DATE))"),
         ("kind,", "CAST(kind AS VARCHAR) AS kind,"),
     ] {
-        assert_eq!(with(&plain.replace(from, to)), 1, "{to}");
+        assert_eq!(query_count(&plain.replace(from, to)), 1, "{to}");
     }
 }

@@ -1,8 +1,8 @@
 //! Folds micro-batches: runs every job's query over a few thousand events.
 //!
-//! Plans are made once and run repeatedly over a table whose rows are replaced, because planning
-//! would cost more than the work. A job that reads another job reads the rows that this job has
-//! just computed from the same micro-batch.
+//! Each query is planned once and run repeatedly over a table whose rows are replaced, because
+//! planning would cost more than running. A job that reads another job reads the rows that this job
+//! has just computed from the same micro-batch.
 
 mod aggregate;
 
@@ -13,7 +13,7 @@ use crate::aggregate_view::AggregateView;
 use crate::board::{Board, BoardRows};
 use crate::job::Job;
 use crate::plan::source_schema;
-use crate::{Engine, Error, Result, check_rows, plan_query};
+use crate::{Engine, Error, Result, check_rows, plan_job};
 use arrow::array::AsArray;
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
@@ -39,7 +39,7 @@ pub struct FoldOutput<K = AggregateView> {
 }
 
 impl FoldOutput<AggregateView> {
-    /// Encodes the group keys and the row keys.
+    /// Encodes the group keys and the row keys, and returns them with the counts.
     ///
     /// # Errors
     /// [`Error::Rows`] if a key can't be encoded.
@@ -47,11 +47,13 @@ impl FoldOutput<AggregateView> {
         let groups = self.job.group().0.len();
         let keys = groups + self.job.row().0.len();
         let columns: &[ArrayRef] = self.rows.columns();
-        let part = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
-        let wrong = |error| rows_error(&self.job, error);
+        let columns_in = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
+        let encode_error = |error| rows_error(&self.job, error);
+        let group_keys = self.job.group().encode(columns_in(0..groups));
+        let row_keys = self.job.row().encode(columns_in(groups..keys));
         Ok((
-            self.job.group().encode(part(0..groups)).map_err(wrong)?,
-            self.job.row().encode(part(groups..keys)).map_err(wrong)?,
+            group_keys.map_err(encode_error)?,
+            row_keys.map_err(encode_error)?,
             self.rows.column(keys).as_primitive::<Int64Type>().clone(),
         ))
     }
@@ -104,19 +106,19 @@ impl<K> Fold<K> {
     /// [`Error::Query`] if a query can't be planned; [`Error::Rows`] if a job reads from one that
     /// is not in `jobs`.
     pub async fn new(engine: &Engine, jobs: &[Arc<Job<K>>]) -> Result<Self> {
-        Self::new_selected(engine, jobs, &base_indexes(jobs)?, |_| true).await
+        Self::new_selected(engine, jobs, &find_bases(jobs)?, |_| true).await
     }
 
-    /// Plans only the selected jobs. The jobs whose rows these read must be selected, too.
+    /// Plans only the selected jobs. The jobs whose rows they read must be selected, too.
     async fn new_selected(
         engine: &Engine,
         jobs: &[Arc<Job<K>>],
-        reads: &[Option<usize>],
+        bases: &[Option<usize>],
         is_selected: impl Fn(usize) -> bool,
     ) -> Result<Self> {
-        let context = engine.session();
+        let context = engine.create_session();
         let mut steps: Vec<Step<K>> = Vec::with_capacity(jobs.len());
-        for (index, (job, base)) in jobs.iter().zip(reads).enumerate() {
+        for (index, (job, base)) in jobs.iter().zip(bases).enumerate() {
             let schema = base
                 .and_then(|step| steps.get(step))
                 .map_or_else(|| source_schema(job.source()), |step| step.job.schema());
@@ -133,13 +135,13 @@ impl<K> Fold<K> {
         Ok(Self { steps, context })
     }
 
-    /// The views that the fold updates, as `name@version`.
+    /// Returns the views that the fold updates, as `name@version`.
     #[must_use]
     pub fn views(&self) -> Vec<&str> {
         self.steps.iter().map(|step| step.job.view()).collect()
     }
 
-    /// The jobs, in their order.
+    /// Iterates over the jobs in their order.
     pub fn jobs(&self) -> impl Iterator<Item = &Arc<Job<K>>> {
         self.steps.iter().map(|step| &step.job)
     }
@@ -164,7 +166,7 @@ impl<K> Fold<K> {
             let input = match step.base {
                 None => events,
                 Some(index) => match folded.get(index) {
-                    Some(Some(before)) => &before.rows,
+                    Some(Some(base)) => &base.rows,
                     _ => {
                         return Err(rows_error(
                             &step.job,
@@ -194,18 +196,18 @@ impl<K> Fold<K> {
     }
 }
 
-/// The index of the job that each job reads, or `None` if it reads the events.
-fn base_indexes<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
-    let reads = jobs.iter().enumerate().map(|(place, job)| {
-        let Some(name) = job.over() else {
+/// Finds the index of the job that each job reads; `None` if it reads the events.
+fn find_bases<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
+    let bases = jobs.iter().enumerate().map(|(index, job)| {
+        let Some(name) = job.input_job() else {
             return Ok(None);
         };
-        let mut before = jobs.iter().take(place);
-        let found = before.position(|other| other.name() == name);
+        let mut earlier_jobs = jobs.iter().take(index);
+        let base = earlier_jobs.position(|other| other.name() == name);
         let missing = || format!("it reads from {name:?}, which this layer does not run");
-        found.map(Some).ok_or_else(|| rows_error(job, missing()))
+        base.map(Some).ok_or_else(|| rows_error(job, missing()))
     });
-    reads.collect()
+    bases.collect()
 }
 
 impl PreparedQuery {
@@ -217,7 +219,7 @@ impl PreparedQuery {
         let stream: Arc<dyn PartitionStream> = Arc::<InputTable>::clone(&input);
         let table = StreamingTable::try_new(schema, vec![stream]);
         let table = table.map_err(|source| query_error(job, source))?;
-        let plan = plan_query(context, job, Arc::new(table))
+        let plan = plan_job(context, job, Arc::new(table))
             .await?
             .create_physical_plan()
             .await
@@ -225,7 +227,7 @@ impl PreparedQuery {
         Ok(Self { input, plan })
     }
 
-    /// Runs the plan over some rows.
+    /// Runs the plan over rows.
     async fn run(
         &self,
         context: &SessionContext,
@@ -241,10 +243,10 @@ impl PreparedQuery {
     }
 }
 
-fn rows_error<K>(job: &Job<K>, what: impl ToString) -> Error {
+fn rows_error<K>(job: &Job<K>, reason: impl ToString) -> Error {
     Error::Rows {
         job: job.name().to_owned(),
-        what: what.to_string(),
+        reason: reason.to_string(),
     }
 }
 

@@ -6,22 +6,22 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::draft::{EncodedNode, NodeDraft};
 use super::{NodeId, Sum};
 
-/// Maximum bytes of an item's key and value together.
+/// The maximum bytes of an item's key and value together.
 pub const ITEM_BYTES_MAX: usize = 64 << 10;
-/// Maximum of [`Options::node_bytes_max`]. It keeps every node within the limit of the decoder.
+/// The maximum of [`TreeOptions::node_bytes_max`], so that the decoder accepts every node.
 const NODE_BYTES_MAX: usize = 256 << 10;
 
-/// Rules that cut items into nodes. Trees share nodes only if they were built with the same
+/// Rules that divide items into nodes. Trees share nodes only if they were built with the same
 /// options.
 ///
 /// A node ends after an entry whose key has a small hash, or when it reaches four times the mean
 /// entries or the maximum bytes. Unless it reaches the maximum bytes or is the last of its level,
 /// it has at least a quarter of the mean entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Mean items of a leaf; at least 1.
+pub struct TreeOptions {
+    /// The mean number of items of a leaf; at least 1.
     pub leaf_items_mean: usize,
-    /// Mean children of an inner node; at least 2.
+    /// The mean number of children of an inner node; at least 2.
     pub inner_children_mean: usize,
     /// A node ends when its entries have this many bytes, with full keys and before compression; at
     /// most 256 KiB. The last entry may exceed it.
@@ -30,7 +30,7 @@ pub struct Options {
     pub compress: bool,
 }
 
-impl Default for Options {
+impl Default for TreeOptions {
     fn default() -> Self {
         Self {
             leaf_items_mean: 256,
@@ -76,24 +76,24 @@ pub struct BuiltTree {
     pub root: Bytes,
     /// The sum of all items.
     pub sum: Sum,
-    /// The nodes that [`Builder::take_nodes`] has not returned.
+    /// The nodes that [`TreeBuilder::take_nodes`] has not returned.
     pub nodes: Vec<(NodeId, Bytes)>,
 }
 
 /// Builds a tree. It keeps the finished nodes that were not taken, and two nodes per level.
 #[derive(Debug)]
-pub struct Builder {
+pub struct TreeBuilder {
     sink: NodeSink,
     leaves: LevelBuilder,
-    last: Vec<u8>,
+    last_key: Vec<u8>,
     sum: Sum,
 }
 
-impl Builder {
+impl TreeBuilder {
     /// Creates a builder of one tree. Options are clamped to their bounds.
     #[must_use]
-    pub fn new(options: Options) -> Self {
-        let options = Options {
+    pub fn new(options: TreeOptions) -> Self {
+        let options = TreeOptions {
             leaf_items_mean: options.leaf_items_mean.max(1),
             inner_children_mean: options.inner_children_mean.max(2),
             node_bytes_max: options.node_bytes_max.min(NODE_BYTES_MAX),
@@ -105,7 +105,7 @@ impl Builder {
                 nodes: Vec::new(),
             },
             leaves: LevelBuilder::new(0),
-            last: Vec::new(),
+            last_key: Vec::new(),
             sum: Sum::default(),
         }
     }
@@ -116,7 +116,7 @@ impl Builder {
     /// [`BuildError`] if the item is rejected.
     pub fn push(&mut self, key: &[u8], weight: i64, value: &[u8]) -> Result<(), BuildError> {
         let item = self.sum.count;
-        if item > 0 && self.last.as_slice() >= key {
+        if item > 0 && self.last_key.as_slice() >= key {
             return Err(BuildError::NotAscending(item));
         }
         if weight < 0 {
@@ -128,10 +128,10 @@ impl Builder {
         }
         let sum = self.sum.checked_add(Sum { count: 1, weight });
         self.sum = sum.ok_or(BuildError::Overflow(item))?;
-        self.last.clear();
-        self.last.extend_from_slice(key);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
         self.leaves.draft.push_item(key, weight, value);
-        self.leaves.cut(key, &mut self.sink);
+        self.leaves.end_node_at_boundary(key, &mut self.sink);
         Ok(())
     }
 
@@ -158,11 +158,11 @@ impl Builder {
 /// Collects finished nodes.
 #[derive(Debug)]
 struct NodeSink {
-    options: Options,
+    options: TreeOptions,
     nodes: Vec<(NodeId, Bytes)>,
 }
 
-/// Builds one level of the tree, and those above it.
+/// Builds one level of the tree, and the levels above it.
 #[derive(Debug)]
 struct LevelBuilder {
     level: u8,
@@ -170,7 +170,7 @@ struct LevelBuilder {
     /// The first node, kept until a second one shows that it is not the root.
     first: Option<EncodedNode>,
     /// The parents, which exist as soon as there is a second node.
-    above: Option<Box<Self>>,
+    parents: Option<Box<Self>>,
 }
 
 impl LevelBuilder {
@@ -179,58 +179,65 @@ impl LevelBuilder {
             level,
             draft: NodeDraft::default(),
             first: None,
-            above: None,
+            parents: None,
         }
     }
 
-    /// Ends the node after its last entry, which has this key, if [`Options::ends`] returns true.
-    fn cut(&mut self, key: &[u8], sink: &mut NodeSink) {
-        if sink.options.ends(self.level, &self.draft, key) {
-            self.seal(sink);
+    /// Finishes the node if it ends after its last entry, which has this key.
+    fn end_node_at_boundary(&mut self, key: &[u8], sink: &mut NodeSink) {
+        if sink.options.ends_node(self.level, &self.draft, key) {
+            self.finish_node(sink);
         }
     }
 
-    fn seal(&mut self, sink: &mut NodeSink) {
-        let sealed = self.draft.seal(self.level, sink.compresses(self.level));
-        if self.first.is_none() && self.above.is_none() {
-            self.first = Some(sealed);
+    /// Encodes the node and adds it to its parents, if there are any.
+    fn finish_node(&mut self, sink: &mut NodeSink) {
+        let node = self
+            .draft
+            .encode_and_reset(self.level, sink.compresses(self.level));
+        if self.first.is_none() && self.parents.is_none() {
+            self.first = Some(node);
             return;
         }
-        let above = self.level.saturating_add(1);
-        let above = self.above.get_or_insert_with(|| Box::new(Self::new(above)));
-        for node in self.first.take().into_iter().chain([sealed]) {
-            above.draft.push_child(&node);
+        let parent_level = self.level.saturating_add(1);
+        let parents = self
+            .parents
+            .get_or_insert_with(|| Box::new(Self::new(parent_level)));
+        for node in self.first.take().into_iter().chain([node]) {
+            parents.draft.push_child(&node);
             sink.nodes.push((node.id, node.bytes));
-            above.cut(&node.last, sink);
+            parents.end_node_at_boundary(&node.last_key, sink);
         }
     }
 
     /// Returns the root: the only node of the lowest level with one node.
     fn finish(mut self, sink: &mut NodeSink) -> EncodedNode {
         if self.draft.entries() > 0 {
-            self.seal(sink);
+            self.finish_node(sink);
         }
-        match self.above {
-            Some(above) => above.finish(sink),
-            None => self
-                .first
-                .unwrap_or_else(|| self.draft.seal(self.level, sink.compresses(self.level))),
+        match self.parents {
+            Some(parents) => parents.finish(sink),
+            None => self.first.unwrap_or_else(|| {
+                self.draft
+                    .encode_and_reset(self.level, sink.compresses(self.level))
+            }),
         }
     }
 }
 
 impl NodeSink {
-    /// Only leaves are compressed. Inner nodes consist mostly of ids, which are incompressible.
+    /// Returns whether nodes of a level are compressed. Inner nodes consist mostly of ids, which
+    /// are incompressible.
     const fn compresses(&self, level: u8) -> bool {
         self.options.compress && level == 0
     }
 }
 
-impl Options {
+impl TreeOptions {
     /// Returns whether a node ends after its last entry, which has this key. Except for the byte
     /// limit, only the key matters. So a value of the same length, or another child id, does not
     /// move node boundaries.
-    fn ends(&self, level: u8, draft: &NodeDraft, key: &[u8]) -> bool {
+    fn ends_node(&self, level: u8, draft: &NodeDraft, key: &[u8]) -> bool {
         // With one child per inner node, the number of levels would grow forever.
         let (mean, entries_min) = match level {
             0 => (self.leaf_items_mean, 1),
@@ -244,10 +251,10 @@ impl Options {
             return true;
         }
         let min = (mean / 4).max(entries_min);
-        // From the minimum on, one key in `one_in` ends the node. Each level uses another hash,
-        // because every key of an inner node has already ended a node below.
-        let one_in = (mean.saturating_sub(min) as u64).saturating_add(1);
-        entries >= min && xxh3_64_with_seed(key, u64::from(level)) <= u64::MAX / one_in
+        // From the minimum on, one key in `keys_per_end` ends the node. Each level uses another
+        // hash, because every key of an inner node has already ended a node below.
+        let keys_per_end = (mean.saturating_sub(min) as u64).saturating_add(1);
+        entries >= min && xxh3_64_with_seed(key, u64::from(level)) <= u64::MAX / keys_per_end
     }
 }
 

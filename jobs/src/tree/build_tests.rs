@@ -2,11 +2,11 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 
-use super::super::model::{Items, build, items, many, tiny};
+use super::super::model::{Items, any_items, build, seeded_items, small_node_options};
 use super::super::{Node, Tree};
 use super::*;
 
-const SMALL: Options = Options {
+const SMALL: TreeOptions = TreeOptions {
     leaf_items_mean: 16,
     inner_children_mean: 8,
     node_bytes_max: 64 << 10,
@@ -16,16 +16,16 @@ const SMALL: Options = Options {
 proptest! {
     #[test]
     fn equal_items_give_equal_trees(
-        items in items(300),
-        others in items(300),
-        options in tiny(),
+        items in any_items(300),
+        others in any_items(300),
+        options in small_node_options(),
     ) {
         let tree = build(options, &items);
         let other = build(options, &others);
         prop_assert_eq!(other.0 == tree.0, items == others);
         // The thread's compressor has packed other leaves before, and nodes are taken at other
         // times.
-        let mut builder = Builder::new(options);
+        let mut builder = TreeBuilder::new(options);
         for (key, (weight, value)) in &items {
             builder.push(key, *weight, value).unwrap();
         }
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn nodes_stay_within_their_bounds(items in items(400), options in tiny()) {
+    fn nodes_stay_within_their_bounds(items in any_items(400), options in small_node_options()) {
         let (root, nodes) = build(options, &items);
         for (id, bytes) in &nodes {
             let node = Node::decode(bytes).unwrap();
@@ -50,7 +50,7 @@ proptest! {
 }
 
 /// The number of nodes that only the second tree has, and its height.
-fn new_nodes(before: &Items, after: &Items) -> (usize, usize) {
+fn count_new_nodes(before: &Items, after: &Items) -> (usize, usize) {
     let (_, old) = build(SMALL, before);
     let (root, new) = build(SMALL, after);
     let old: HashSet<NodeId> = old.into_iter().map(|(id, _)| id).collect();
@@ -60,36 +60,42 @@ fn new_nodes(before: &Items, after: &Items) -> (usize, usize) {
 
 #[test]
 fn a_change_keeps_most_nodes() {
-    let (mut most, mut all) = (0, 0);
+    let (mut new_nodes_max, mut new_nodes_sum) = (0, 0);
     for seed in 0..40_u8 {
-        let before = many(5000, u64::from(seed));
-        let at = before.keys().step_by(113).nth(usize::from(seed)).unwrap();
+        let before = seeded_items(5000, u64::from(seed));
+        let changed_key = before.keys().step_by(113).nth(usize::from(seed)).unwrap();
 
         let mut changed = before.clone();
-        changed.get_mut(at).unwrap().0 += 1;
-        let (added, height) = new_nodes(&before, &changed);
+        changed.get_mut(changed_key).unwrap().0 += 1;
+        let (added, height) = count_new_nodes(&before, &changed);
         assert!(height >= 3);
         assert_eq!(added, height, "only the way down, without the root");
 
         let mut removed = before.clone();
-        removed.remove(at);
+        removed.remove(changed_key);
         let mut inserted = before.clone();
-        inserted.insert([at.as_slice(), b"!"].concat(), (7, b"new".to_vec()));
+        inserted.insert(
+            [changed_key.as_slice(), b"!"].concat(),
+            (7, b"new".to_vec()),
+        );
         for after in [removed, inserted] {
-            let (added, _) = new_nodes(&before, &after);
-            most = most.max(added);
-            all += added;
+            let (added, _) = count_new_nodes(&before, &after);
+            new_nodes_max = new_nodes_max.max(added);
+            new_nodes_sum += added;
         }
     }
-    assert!(most <= 12, "{most} new nodes");
-    assert!(all <= 80 * 5, "{all} new nodes after 80 changes");
+    assert!(new_nodes_max <= 12, "{new_nodes_max} new nodes");
+    assert!(
+        new_nodes_sum <= 80 * 5,
+        "{new_nodes_sum} new nodes after 80 changes"
+    );
 }
 
 #[test]
 fn nodes_can_be_taken_before_the_end() {
-    let mut builder = Builder::new(SMALL);
+    let mut builder = TreeBuilder::new(SMALL);
     let mut node_count = 0;
-    for (key, (weight, value)) in &many(20_000, 0) {
+    for (key, (weight, value)) in &seeded_items(20_000, 0) {
         builder.push(key, *weight, value).unwrap();
         let nodes = builder.take_nodes();
         // The last node of each level, and the first two where a level begins.
@@ -102,36 +108,36 @@ fn nodes_can_be_taken_before_the_end() {
 
 #[test]
 fn leaves_have_about_the_mean_number_of_items() {
-    let options = Options {
+    let options = TreeOptions {
         leaf_items_mean: 64,
-        ..Options::default()
+        ..TreeOptions::default()
     };
-    let (_, nodes) = build(options, &many(50_000, 0));
+    let (_, nodes) = build(options, &seeded_items(50_000, 0));
     let leaves = nodes.iter().filter(|(_, bytes)| bytes[1] == 0).count();
     assert!((600..1000).contains(&leaves), "{leaves}");
 }
 
 #[test]
 fn few_items_give_only_a_root() {
-    let items = many(60, 0);
-    let (root, nodes) = build(Options::default(), &items);
+    let items = seeded_items(60, 0);
+    let (root, nodes) = build(TreeOptions::default(), &items);
     assert_eq!((nodes.len(), Tree::open(&root).unwrap().height()), (0, 0));
     // Also if the only leaf ends with its last item.
-    let every = Options {
+    let every_item_ends = TreeOptions {
         leaf_items_mean: 1,
-        ..Options::default()
+        ..TreeOptions::default()
     };
-    let one = items.into_iter().take(1).collect();
-    assert_eq!(build(every, &one).1, []);
+    let single_item = items.into_iter().take(1).collect();
+    assert_eq!(build(every_item_ends, &single_item).1, []);
 }
 
 #[test]
 fn long_keys_and_values_give_a_finite_tree() {
-    let mut builder = Builder::new(Options::default());
-    for at in 0..40_u8 {
-        let mut key = vec![at; ITEM_BYTES_MAX];
-        key.truncate(ITEM_BYTES_MAX - usize::from(at) * 1500);
-        let value = vec![at; ITEM_BYTES_MAX - key.len()];
+    let mut builder = TreeBuilder::new(TreeOptions::default());
+    for index in 0..40_u8 {
+        let mut key = vec![index; ITEM_BYTES_MAX];
+        key.truncate(ITEM_BYTES_MAX - usize::from(index) * 1500);
+        let value = vec![index; ITEM_BYTES_MAX - key.len()];
         builder.push(&key, 1, &value).unwrap();
     }
     let built = builder.finish();
@@ -147,7 +153,7 @@ fn long_keys_and_values_give_a_finite_tree() {
 
 #[test]
 fn a_rejected_item_changes_nothing() {
-    let mut builder = Builder::new(SMALL);
+    let mut builder = TreeBuilder::new(SMALL);
     builder.push(b"b", 1, b"one").unwrap();
     let long = vec![b'c'; ITEM_BYTES_MAX];
     let refused = [
@@ -182,11 +188,11 @@ fn a_rejected_item_changes_nothing() {
 /// ids. It does not depend on the compressor.
 #[test]
 fn the_stored_layout_is_unchanged() {
-    let plain = Options {
+    let plain = TreeOptions {
         compress: false,
         ..SMALL
     };
-    let (root, nodes) = build(plain, &many(1000, 0));
+    let (root, nodes) = build(plain, &seeded_items(1000, 0));
     let root = Tree::open(&root).unwrap();
     assert_eq!((root.height(), nodes.len()), (3, 75));
     assert_eq!(

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::node::{Child, Node};
-use super::{Item, Nodes, ReadError, Sum, Tree, TreeDamage};
+use super::{Item, NodeReader, ReadError, Sum, Tree, TreeDamage};
 
-/// The leaf that may hold a key.
+/// The leaf that may contain a key.
 pub(super) struct LeafMatch {
     /// The index of the key in the request.
     pub(super) key_index: usize,
@@ -30,8 +30,8 @@ struct Descent<'a> {
 pub(super) type Level = Vec<(u64, Arc<Node>)>;
 
 impl Tree {
-    /// Finds the leaves of all keys. Keys beyond the last one of the tree have none.
-    pub(super) async fn leaves<N: Nodes>(
+    /// Finds the leaves of all keys. Keys after the last key of the tree have no leaf.
+    pub(super) async fn find_leaf_matches<N: NodeReader>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
@@ -50,26 +50,26 @@ impl Tree {
         let mut level = vec![Arc::clone(self.root())];
         for _ in 0..self.height() {
             let mut children: Vec<Child<'_>> = Vec::new();
-            let mut newest = None;
+            let mut last_child = None;
             descents.retain_mut(|descent| {
                 let Some(node) = level.get(descent.node) else {
                     return false;
                 };
-                let at = node.seek(descent.key);
-                let Some(child) = node.child(at) else {
+                let index = node.seek(descent.key);
+                let Some(child) = node.child(index) else {
                     return false;
                 };
-                if newest != Some((descent.node, at)) {
-                    newest = Some((descent.node, at));
+                if last_child != Some((descent.node, index)) {
+                    last_child = Some((descent.node, index));
                     children.push(child);
                 }
                 descent.node = children.len() - 1;
-                descent.before = descent.before.plus(node.sum_before(at));
+                descent.before = descent.before.plus(node.sum_before(index));
                 true
             });
             level = fetch_children(nodes, &children).await?;
         }
-        let found = descents.into_iter().filter_map(|descent| {
+        let matches = descents.into_iter().filter_map(|descent| {
             let leaf = Arc::clone(level.get(descent.node)?);
             Some(LeafMatch {
                 key_index: descent.key_index,
@@ -77,11 +77,11 @@ impl Tree {
                 before: descent.before,
             })
         });
-        Ok(found.collect())
+        Ok(matches.collect())
     }
 
-    /// Collects items. `select` returns the entry ranges of the nodes of a level.
-    pub(super) async fn items<N: Nodes>(
+    /// Reads items. `select` returns the entry ranges of the nodes of a level.
+    pub(super) async fn read_items<N: NodeReader>(
         &self,
         nodes: &N,
         select: impl Fn(&Level) -> Vec<Range<usize>>,
@@ -90,8 +90,9 @@ impl Tree {
         for _ in 0..self.height() {
             let (mut starts, mut children) = (Vec::new(), Vec::new());
             for ((start, node), selected) in level.iter().zip(select(&level)) {
-                for (at, child) in selected.filter_map(|at| Some((at, node.child(at)?))) {
-                    starts.push(start + node.sum_before(at).count);
+                for (index, child) in selected.filter_map(|index| Some((index, node.child(index)?)))
+                {
+                    starts.push(start + node.sum_before(index).count);
                     children.push(child);
                 }
             }
@@ -99,13 +100,14 @@ impl Tree {
             level = starts.into_iter().zip(fetched).collect();
         }
         let selected = level.iter().zip(select(&level));
-        let items = selected.flat_map(|((_, leaf), at)| at.filter_map(|at| Item::new(leaf, at)));
+        let items = selected
+            .flat_map(|((_, leaf), indexes)| indexes.filter_map(|index| Item::new(leaf, index)));
         Ok(items.collect())
     }
 }
 
 /// Fetches children in one call and checks that they match what their parents say.
-pub(super) async fn fetch_children<N: Nodes>(
+pub(super) async fn fetch_children<N: NodeReader>(
     nodes: &N,
     children: &[Child<'_>],
 ) -> Result<Vec<Arc<Node>>, ReadError<N::Error>> {
@@ -113,7 +115,7 @@ pub(super) async fn fetch_children<N: Nodes>(
         return Ok(Vec::new());
     }
     let ids: Vec<_> = children.iter().map(|child| child.id).collect();
-    let fetched = nodes.nodes(&ids).await.map_err(ReadError::Store)?;
+    let fetched = nodes.read_nodes(&ids).await.map_err(ReadError::Store)?;
     let mut fetched = fetched.into_iter();
     children
         .iter()
@@ -129,11 +131,11 @@ pub(super) async fn fetch_children<N: Nodes>(
 fn check_child(child: &Child<'_>, node: &Node) -> Result<(), TreeDamage> {
     let Child { id, level, .. } = *child;
     if node.id() != id {
-        let found = node.id();
-        return Err(TreeDamage::Hash { id, found });
+        let actual = node.id();
+        return Err(TreeDamage::Hash { id, actual });
     }
     let last = node.len().checked_sub(1).map(|last| node.key(last));
-    if (node.level(), node.sum(), last) != (level, child.sum, Some(child.last)) {
+    if (node.level(), node.sum(), last) != (level, child.sum, Some(child.last_key)) {
         return Err(TreeDamage::Child(id));
     }
     Ok(())

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::descend::fetch_children;
 use super::node::{Child, Node};
-use super::{Item, NodeId, Nodes, ReadError, Tree};
+use super::{Item, NodeId, NodeReader, ReadError, Tree};
 
 /// An item that was added, removed or changed.
 #[derive(Debug)]
@@ -43,74 +43,73 @@ impl TreeLevel {
     }
 
     /// Descends one level, without the nodes that the other tree shares there.
-    async fn descend<N: Nodes>(
+    async fn descend<N: NodeReader>(
         &mut self,
         nodes: &N,
         shared: &HashSet<NodeId>,
     ) -> Result<(), ReadError<N::Error>> {
-        let mut own = self.children();
-        own.retain(|child| !shared.contains(&child.id));
-        let below = fetch_children(nodes, &own).await?;
-        self.nodes = below;
+        let mut unshared = self.children();
+        unshared.retain(|child| !shared.contains(&child.id));
+        self.nodes = fetch_children(nodes, &unshared).await?;
         self.level = self.level.saturating_sub(1);
         Ok(())
     }
 
     fn items(&self) -> impl Iterator<Item = Item> {
         let leaves = self.nodes.iter();
-        leaves.flat_map(|leaf| (0..leaf.len()).filter_map(|at| Item::new(leaf, at)))
+        leaves.flat_map(|leaf| (0..leaf.len()).filter_map(|index| Item::new(leaf, index)))
     }
 }
 
 impl Tree {
-    /// The changes from an older tree, in key order. Without an older tree, all items are new.
-    /// Returns `None` if more than `nodes_max` nodes of a level belong to one tree alone. `nodes`
-    /// contains both trees.
+    /// Finds the changes from an older tree, in key order. Without an older tree, all items are
+    /// new. Returns `None` if more than `nodes_max` nodes of a level belong to one tree alone.
+    /// `nodes` contains both trees.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
-    pub async fn changes<N: Nodes>(
+    pub async fn find_changes<N: NodeReader>(
         &self,
         old: Option<&Self>,
         nodes: &N,
         nodes_max: usize,
     ) -> Result<Option<Vec<ItemChange>>, ReadError<N::Error>> {
         let (mut old, mut new) = (TreeLevel::new(old), TreeLevel::new(Some(self)));
-        let same = |one: &TreeLevel, other: &TreeLevel| {
+        let are_equal = |a: &TreeLevel, b: &TreeLevel| {
             let ids =
-                |side: &TreeLevel| -> Vec<NodeId> { side.nodes.iter().map(|n| n.id()).collect() };
-            one.level == other.level && ids(one) == ids(other)
+                |level: &TreeLevel| -> Vec<NodeId> { level.nodes.iter().map(|n| n.id()).collect() };
+            a.level == b.level && ids(a) == ids(b)
         };
-        if same(&old, &new) {
+        if are_equal(&old, &new) {
             return Ok(Some(Vec::new()));
         }
         while old.level > 0 || new.level > 0 {
             let shared = match old.level.cmp(&new.level) {
-                Ordering::Equal => shared_ids(&old, &new),
+                Ordering::Equal => find_shared_ids(&old, &new),
                 _ => HashSet::new(),
             };
             // The higher tree descends alone.
             let (old_descends, new_descends) = (old.level >= new.level, new.level >= old.level);
-            for (side, descends) in [(&mut old, old_descends), (&mut new, new_descends)] {
+            for (tree_level, descends) in [(&mut old, old_descends), (&mut new, new_descends)] {
                 if !descends {
                     continue;
                 }
-                let own = side.children();
-                let own = own.iter().filter(|child| !shared.contains(&child.id));
-                if own.count() > nodes_max {
+                let children = tree_level.children();
+                let unshared = children.iter().filter(|child| !shared.contains(&child.id));
+                if unshared.count() > nodes_max {
                     return Ok(None);
                 }
-                side.descend(nodes, &shared).await?;
+                tree_level.descend(nodes, &shared).await?;
             }
         }
         Ok(Some(merge_items(old.items(), new.items())))
     }
 }
 
-fn shared_ids(one: &TreeLevel, other: &TreeLevel) -> HashSet<NodeId> {
-    let ids: HashSet<NodeId> = one.children().iter().map(|child| child.id).collect();
-    let others = other.children().into_iter().map(|child| child.id);
-    others.filter(|id| ids.contains(id)).collect()
+fn find_shared_ids(a: &TreeLevel, b: &TreeLevel) -> HashSet<NodeId> {
+    let ids: HashSet<NodeId> = a.children().iter().map(|child| child.id).collect();
+    let ids_of_b = b.children().into_iter().map(|child| child.id);
+    ids_of_b.filter(|id| ids.contains(id)).collect()
 }
 
 /// Merges the items of both trees, each in key order, and drops equal ones.
@@ -132,9 +131,7 @@ fn merge_items(
         let is_same = before
             .as_ref()
             .zip(after.as_ref())
-            .is_some_and(|(one, other)| {
-                (one.weight(), one.value()) == (other.weight(), other.value())
-            });
+            .is_some_and(|(old, new)| (old.weight(), old.value()) == (new.weight(), new.value()));
         if !is_same {
             changes.push(ItemChange { before, after });
         }

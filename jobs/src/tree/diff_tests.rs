@@ -1,28 +1,31 @@
 use proptest::prelude::*;
 
-use super::super::Options;
-use super::super::model::{Items, Plain, Store, items, key, many, now, plain, tiny};
+use super::super::TreeOptions;
+use super::super::model::{
+    ItemTuple, Items, Store, any_items, any_key, block_on, seeded_items, small_node_options,
+    to_tuple,
+};
 use super::*;
 
 const ALL: usize = usize::MAX;
 
 /// One store with the nodes of both trees.
-fn both(options: Options, old: &Items, new: &Items) -> (Tree, Tree, Store) {
+fn build_trees(options: TreeOptions, old: &Items, new: &Items) -> (Tree, Tree, Store) {
     let (before, mut store) = Store::build(options, old);
     let (after, other) = Store::build(options, new);
     store.nodes.extend(other.nodes);
     (before, after, store)
 }
 
-type Both = (Option<Plain>, Option<Plain>);
+type ChangeTuple = (Option<ItemTuple>, Option<ItemTuple>);
 
-fn plains(changes: Vec<ItemChange>) -> Vec<Both> {
-    let plain = |item: Option<Item>| item.as_ref().map(plain);
-    let both = |change: ItemChange| (plain(change.before), plain(change.after));
-    changes.into_iter().map(both).collect()
+fn to_tuples(changes: Vec<ItemChange>) -> Vec<ChangeTuple> {
+    let item_tuple = |item: Option<Item>| item.as_ref().map(to_tuple);
+    let change_tuple = |change: ItemChange| (item_tuple(change.before), item_tuple(change.after));
+    changes.into_iter().map(change_tuple).collect()
 }
 
-fn expected(old: &Items, new: &Items) -> Vec<Both> {
+fn expected_changes(old: &Items, new: &Items) -> Vec<ChangeTuple> {
     let mut keys: Vec<&Vec<u8>> = old.keys().chain(new.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -30,60 +33,60 @@ fn expected(old: &Items, new: &Items) -> Vec<Both> {
         let (weight, value) = items.get(key)?;
         Some((key.clone(), *weight, value.clone()))
     };
-    let both = keys.into_iter().map(|key| (find(old, key), find(new, key)));
-    both.filter(|(old, new)| old != new).collect()
+    let pairs = keys.into_iter().map(|key| (find(old, key), find(new, key)));
+    pairs.filter(|(old, new)| old != new).collect()
 }
 
 proptest! {
     #[test]
     fn changes_equal_those_of_sorted_lists(
-        old in items(300),
-        new in items(300),
-        options in tiny(),
+        old in any_items(300),
+        new in any_items(300),
+        options in small_node_options(),
     ) {
-        let (before, after, store) = both(options, &old, &new);
-        let changes = now(after.changes(Some(&before), &store, ALL)).unwrap().unwrap();
-        prop_assert_eq!(plains(changes), expected(&old, &new));
-        let first = now(after.changes(None, &store, ALL)).unwrap().unwrap();
-        prop_assert_eq!(plains(first), expected(&Items::new(), &new));
+        let (before, after, store) = build_trees(options, &old, &new);
+        let changes = block_on(after.find_changes(Some(&before), &store, ALL)).unwrap().unwrap();
+        prop_assert_eq!(to_tuples(changes), expected_changes(&old, &new));
+        let first = block_on(after.find_changes(None, &store, ALL)).unwrap().unwrap();
+        prop_assert_eq!(to_tuples(first), expected_changes(&Items::new(), &new));
     }
 
     #[test]
     fn few_changes_of_many_are_found(
         length in 0..600_u64,
-        changed in prop::collection::vec((key(), any::<bool>(), 0..600_usize), 0..20),
-        options in tiny(),
+        changed in prop::collection::vec((any_key(), any::<bool>(), 0..600_usize), 0..20),
+        options in small_node_options(),
     ) {
-        let old = many(length, 3);
+        let old = seeded_items(length, 3);
         let mut new = old.clone();
-        for (key, is_new, at) in changed {
+        for (key, is_new, index) in changed {
             if is_new {
                 new.insert(key, (1, Vec::new()));
-            } else if let Some(key) = new.keys().nth(at).cloned() {
+            } else if let Some(key) = new.keys().nth(index).cloned() {
                 new.remove(&key);
             }
         }
-        let (before, after, store) = both(options, &old, &new);
-        let changes = now(after.changes(Some(&before), &store, ALL)).unwrap().unwrap();
-        prop_assert_eq!(plains(changes), expected(&old, &new));
+        let (before, after, store) = build_trees(options, &old, &new);
+        let changes = block_on(after.find_changes(Some(&before), &store, ALL)).unwrap().unwrap();
+        prop_assert_eq!(to_tuples(changes), expected_changes(&old, &new));
     }
 }
 
 #[test]
 fn shared_nodes_are_not_read() {
-    let options = Options {
+    let options = TreeOptions {
         leaf_items_mean: 8,
         inner_children_mean: 4,
         node_bytes_max: 64 << 10,
         compress: true,
     };
-    let old = many(5_000, 1);
+    let old = seeded_items(5_000, 1);
     let mut new = old.clone();
     for (_, (weight, _)) in new.iter_mut().step_by(1_000) {
         *weight += 1;
     }
-    let (before, after, store) = both(options, &old, &new);
-    let changes = now(after.changes(Some(&before), &store, ALL))
+    let (before, after, store) = build_trees(options, &old, &new);
+    let changes = block_on(after.find_changes(Some(&before), &store, ALL))
         .unwrap()
         .unwrap();
     assert_eq!(changes.len(), 5);
@@ -94,19 +97,19 @@ fn shared_nodes_are_not_read() {
         store.nodes.len()
     );
     store.calls.lock().unwrap().clear();
-    let same = now(before.changes(Some(&before), &store, 0))
+    let no_changes = block_on(before.find_changes(Some(&before), &store, 0))
         .unwrap()
         .unwrap();
-    assert!(same.is_empty() && store.calls.lock().unwrap().is_empty());
-    let other = many(5_000, 2);
-    let (before, after, store) = both(options, &old, &other);
+    assert!(no_changes.is_empty() && store.calls.lock().unwrap().is_empty());
+    let other = seeded_items(5_000, 2);
+    let (before, after, store) = build_trees(options, &old, &other);
     assert!(
-        now(after.changes(Some(&before), &store, 10))
+        block_on(after.find_changes(Some(&before), &store, 10))
             .unwrap()
             .is_none()
     );
     assert!(
-        now(after.changes(Some(&before), &store, 10_000))
+        block_on(after.find_changes(Some(&before), &store, 10_000))
             .unwrap()
             .is_some()
     );

@@ -13,8 +13,8 @@ pub(super) struct NodeDraft {
     lengths: Vec<u8>,
     numbers: Vec<u8>,
     keys: Vec<u8>,
-    rest: Vec<u8>,
-    last: Vec<u8>,
+    contents: Vec<u8>,
+    last_key: Vec<u8>,
     bytes: usize,
     sum: Sum,
 }
@@ -24,7 +24,7 @@ pub(super) struct NodeDraft {
 pub(super) struct EncodedNode {
     pub(super) id: NodeId,
     pub(super) bytes: Bytes,
-    pub(super) last: Vec<u8>,
+    pub(super) last_key: Vec<u8>,
     pub(super) sum: Sum,
 }
 
@@ -48,30 +48,30 @@ impl NodeDraft {
     /// Adds a child to an inner node.
     pub(super) fn push_child(&mut self, child: &EncodedNode) {
         let numbers = [child.sum.count, child.sum.weight.cast_unsigned()];
-        self.push(&child.last, child.sum, numbers, child.id.as_bytes());
+        self.push(&child.last_key, child.sum, numbers, child.id.as_bytes());
     }
 
-    fn push(&mut self, key: &[u8], sum: Sum, numbers: [u64; 2], rest: &[u8]) {
+    fn push(&mut self, key: &[u8], sum: Sum, numbers: [u64; 2], content: &[u8]) {
         self.sum = self.sum.plus(sum);
-        let both = self.last.iter().zip(key);
-        let shared = both.take_while(|(before, byte)| before == byte).count();
-        let own = key.get(shared..).unwrap_or_default();
+        let byte_pairs = self.last_key.iter().zip(key);
+        let shared = byte_pairs.take_while(|(last, byte)| last == byte).count();
+        let suffix = key.get(shared..).unwrap_or_default();
         leb128::write(&mut self.lengths, shared as u64);
-        leb128::write(&mut self.lengths, own.len() as u64);
-        self.keys.extend_from_slice(own);
+        leb128::write(&mut self.lengths, suffix.len() as u64);
+        self.keys.extend_from_slice(suffix);
         for number in numbers {
             leb128::write(&mut self.numbers, number);
         }
-        self.rest.extend_from_slice(rest);
-        self.last.truncate(shared);
-        self.last.extend_from_slice(own);
+        self.contents.extend_from_slice(content);
+        self.last_key.truncate(shared);
+        self.last_key.extend_from_slice(suffix);
         self.entries += 1;
-        self.bytes += key.len() + rest.len() + ENTRY_BYTES;
+        self.bytes += key.len() + content.len() + ENTRY_BYTES;
     }
 
     /// Encodes the node and starts the next one.
-    pub(super) fn seal(&mut self, level: u8, compress: bool) -> EncodedNode {
-        let columns = [&self.lengths, &self.numbers, &self.keys, &self.rest];
+    pub(super) fn encode_and_reset(&mut self, level: u8, compress: bool) -> EncodedNode {
+        let columns = [&self.lengths, &self.numbers, &self.keys, &self.contents];
         let mut body = Vec::with_capacity(columns.iter().map(|c| c.len()).sum::<usize>() + 16);
         leb128::write(&mut body, self.entries as u64);
         for column in columns.iter().take(3) {
@@ -81,21 +81,21 @@ impl NodeDraft {
             body.extend_from_slice(column);
         }
         let bytes = wire::encode(level, &body, compress);
-        let sealed = EncodedNode {
+        let encoded = EncodedNode {
             id: NodeId::for_bytes(&bytes),
             bytes: Bytes::from(bytes),
-            last: std::mem::take(&mut self.last),
+            last_key: std::mem::take(&mut self.last_key),
             sum: std::mem::take(&mut self.sum),
         };
         for column in [
             &mut self.lengths,
             &mut self.numbers,
             &mut self.keys,
-            &mut self.rest,
+            &mut self.contents,
         ] {
             column.clear();
         }
         (self.entries, self.bytes) = (0, 0);
-        sealed
+        encoded
     }
 }

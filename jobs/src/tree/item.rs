@@ -9,34 +9,34 @@ use super::Node;
 #[derive(Clone)]
 pub struct Item {
     leaf: Arc<Node>,
-    at: usize,
+    index: usize,
 }
 
 impl Item {
     /// The item at an index of a leaf, or `None` if the index is out of range.
-    pub(super) fn new(leaf: &Arc<Node>, at: usize) -> Option<Self> {
-        (leaf.level() == 0 && at < leaf.len()).then(|| Self {
+    pub(super) fn new(leaf: &Arc<Node>, index: usize) -> Option<Self> {
+        (leaf.level() == 0 && index < leaf.len()).then(|| Self {
             leaf: Arc::clone(leaf),
-            at,
+            index,
         })
     }
 
     /// The key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
-        self.leaf.key(self.at)
+        self.leaf.key(self.index)
     }
 
     /// The weight.
     #[must_use]
     pub fn weight(&self) -> i64 {
-        self.leaf.sum_at(self.at).weight
+        self.leaf.sum_at(self.index).weight
     }
 
     /// The value.
     #[must_use]
     pub fn value(&self) -> &[u8] {
-        self.leaf.value(self.at)
+        self.leaf.value(self.index)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Immutable trees of sorted items, for pages, ranks and counts at any position. A new version of a
 //! tree shares all unchanged nodes with the previous one.
 //!
-//! This module owns how items are cut into nodes, the byte layout of nodes, and reading. It is
-//! independent of the store of nodes, which implements [`Nodes`], and of the meaning of keys and
-//! values.
+//! This module owns how items are divided into nodes, the byte layout of nodes, and reading. It is
+//! independent of the store of nodes, which implements [`NodeReader`], and of the meaning of keys
+//! and values.
 //!
 //! Leaves hold items in key order. For each child, an inner node holds its last key, its id and the
 //! [`Sum`] of the items below it. So a descent to a key adds up the items before it, and a position
@@ -24,14 +24,14 @@
 //! version: u8 = 1 │ level: u8, 0 for a leaf │ packing: u8 = 0 │ body
 //!                                           │           = 1 │ body's length │ body in zstd
 //! body: entries │ bytes of lengths │ bytes of numbers │ bytes of keys │ the four columns:
-//!   lengths  for each entry: bytes shared with the previous key, own bytes of its key
+//!   lengths  for each entry: bytes shared with the previous key, other bytes of its key
 //!   numbers  leaf: weight, length of the value        inner: count, weight
-//!   keys     the own bytes of each key
-//!   rest     leaf: the values                         inner: the ids, of 16 bytes each
+//!   keys     the other bytes of each key
+//!   contents leaf: the values                         inner: the ids, of 16 bytes each
 //! ```
 //!
-//! The ids of equal items depend on this layout, the rules of [`Options`] and the compressor. After
-//! a change of one of them, the next version shares no nodes, but results stay correct.
+//! The ids of equal items depend on this layout, the rules of [`TreeOptions`] and the compressor.
+//! After a change of one of them, the next version shares no nodes, but results stay correct.
 //!
 //! The design follows the "prolly trees" of Noms and Dolt and Merkle search trees (Auvolat and
 //! Taïani, 2019), with the sums of an order-statistic tree (Cormen et al., chapter 14).
@@ -52,27 +52,27 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-pub use build::{BuildError, Builder, BuiltTree, ITEM_BYTES_MAX, Options};
+pub use build::{BuildError, BuiltTree, ITEM_BYTES_MAX, TreeBuilder, TreeOptions};
 pub use diff::ItemChange;
 pub use item::Item;
 pub use node::Node;
-pub use root::{Nodes, ReadError, Tree};
+pub use root::{NodeReader, ReadError, Tree};
 
 /// The id of a node: the XXH3 hash of its bytes. It detects damage, not forgery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId([u8; Self::LEN]);
 
 impl NodeId {
-    /// Bytes of an id.
+    /// The bytes of an id.
     pub const LEN: usize = 16;
 
-    /// The id of a node with these bytes.
+    /// Returns the id of a node with these bytes.
     #[must_use]
     pub fn for_bytes(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes).to_be_bytes())
     }
 
-    /// The bytes of the id.
+    /// Returns the bytes of the id.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
@@ -138,12 +138,12 @@ pub enum TreeDamage {
     #[error("stored tree node is damaged: {0}")]
     Content(&'static str),
     /// The bytes do not belong to the id.
-    #[error("stored tree node {id} is damaged: its bytes have the hash {found}")]
+    #[error("stored tree node {id} is damaged: its bytes have the hash {actual}")]
     Hash {
         /// The id of the requested node.
         id: NodeId,
         /// The id of the bytes.
-        found: NodeId,
+        actual: NodeId,
     },
     /// The node differs from what its parent says.
     #[error("stored tree node {0} differs from what its parent says")]

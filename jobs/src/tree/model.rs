@@ -11,16 +11,16 @@ use super::*;
 pub(super) type Items = BTreeMap<Vec<u8>, (i64, Vec<u8>)>;
 
 /// An item of the model, for comparison with [`Item`].
-pub(super) type Plain = (Vec<u8>, i64, Vec<u8>);
+pub(super) type ItemTuple = (Vec<u8>, i64, Vec<u8>);
 
-pub(super) fn plain(item: &Item) -> Plain {
+pub(super) fn to_tuple(item: &Item) -> ItemTuple {
     (item.key().to_vec(), item.weight(), item.value().to_vec())
 }
 
 /// Options that give a high tree with few items.
-pub(super) fn tiny() -> impl Strategy<Value = Options> {
+pub(super) fn small_node_options() -> impl Strategy<Value = TreeOptions> {
     (1..12_usize, 2..8_usize, 64..2000_usize, any::<bool>()).prop_map(
-        |(leaf_items_mean, inner_children_mean, node_bytes_max, compress)| Options {
+        |(leaf_items_mean, inner_children_mean, node_bytes_max, compress)| TreeOptions {
             leaf_items_mean,
             inner_children_mean,
             node_bytes_max,
@@ -30,7 +30,7 @@ pub(super) fn tiny() -> impl Strategy<Value = Options> {
 }
 
 /// Keys that are often equal, and often prefixes of each other.
-pub(super) fn key() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn any_key() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(
         prop_oneof![Just(0), Just(b'a'), Just(255), any::<u8>()],
         0..7,
@@ -38,17 +38,17 @@ pub(super) fn key() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Up to `max` items.
-pub(super) fn items(max: usize) -> impl Strategy<Value = Items> {
+pub(super) fn any_items(max: usize) -> impl Strategy<Value = Items> {
     let value = prop::collection::vec(any::<u8>(), 0..9);
-    let item = (key(), (0..1_000_000_i64, value));
+    let item = (any_key(), (0..1_000_000_i64, value));
     prop::collection::vec(item, 0..=max).prop_map(Items::from_iter)
 }
 
 /// Items that depend on the seed, with keys of 12 bytes.
-pub(super) fn many(length: u64, seed: u64) -> Items {
-    let hash = |at: u64| NodeId::for_bytes(&[seed.to_be_bytes(), at.to_be_bytes()].concat());
-    let item = |at| {
-        let hash = *hash(at).as_bytes();
+pub(super) fn seeded_items(length: u64, seed: u64) -> Items {
+    let hash = |index: u64| NodeId::for_bytes(&[seed.to_be_bytes(), index.to_be_bytes()].concat());
+    let item = |index| {
+        let hash = *hash(index).as_bytes();
         (
             hash[..12].to_vec(),
             (i64::from(hash[12]), hash[13..].to_vec()),
@@ -58,12 +58,12 @@ pub(super) fn many(length: u64, seed: u64) -> Items {
 }
 
 /// The root and all nodes of a finished tree.
-pub(super) fn build(options: Options, items: &Items) -> (Bytes, Vec<(NodeId, Bytes)>) {
-    let mut builder = Builder::new(options);
+pub(super) fn build(options: TreeOptions, items: &Items) -> (Bytes, Vec<(NodeId, Bytes)>) {
+    let mut builder = TreeBuilder::new(options);
     let mut nodes = Vec::new();
-    for (at, (key, (weight, value))) in items.iter().enumerate() {
+    for (index, (key, (weight, value))) in items.iter().enumerate() {
         builder.push(key, *weight, value).unwrap();
-        if at % 3 == 0 {
+        if index % 3 == 0 {
             nodes.extend(builder.take_nodes());
         }
     }
@@ -83,7 +83,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn build(options: Options, items: &Items) -> (Tree, Self) {
+    pub(super) fn build(options: TreeOptions, items: &Items) -> (Tree, Self) {
         let (root, nodes) = build(options, items);
         let length = nodes.len();
         let store = Self {
@@ -96,7 +96,7 @@ impl Store {
 
     /// Returns the requests since the last call. Checks that there is at most one request per
     /// level, that it names each node once, and that levels descend by one.
-    pub(super) fn checked_calls(&self, tree: &Tree) -> Vec<Vec<NodeId>> {
+    pub(super) fn take_checked_calls(&self, tree: &Tree) -> Vec<Vec<NodeId>> {
         let calls = std::mem::take(&mut *self.calls.lock().unwrap());
         assert!(calls.len() <= tree.height());
         for (ids, level) in calls.iter().zip((0..tree.height()).rev()) {
@@ -108,10 +108,10 @@ impl Store {
     }
 }
 
-impl Nodes for Store {
+impl NodeReader for Store {
     type Error = TreeDamage;
 
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Self::Error> {
+    async fn read_nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Self::Error> {
         self.calls.lock().unwrap().push(ids.to_vec());
         let decode = |bytes: &Bytes| Node::decode(bytes).map(Arc::new);
         ids.iter()
@@ -121,7 +121,7 @@ impl Nodes for Store {
 }
 
 /// The result of a future that never waits.
-pub(super) fn now<T>(future: impl Future<Output = T> + Send) -> T {
+pub(super) fn block_on<T>(future: impl Future<Output = T> + Send) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(future)
 }

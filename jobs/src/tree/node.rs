@@ -35,7 +35,7 @@ enum Entries {
 pub(super) struct Child<'a> {
     pub(super) id: NodeId,
     pub(super) level: u8,
-    pub(super) last: &'a [u8],
+    pub(super) last_key: &'a [u8],
     pub(super) sum: Sum,
 }
 
@@ -62,11 +62,11 @@ impl Node {
         }
         if let Entries::Items { values, value_ends } = &mut node.entries {
             let length = value_ends.last().copied().unwrap_or(0);
-            *values = columns.rest.take(length as usize)?.into();
+            *values = columns.contents.take(length as usize)?.into();
         } else if length == 0 {
             return Err(TreeDamage::Content("it is an inner node without children"));
         }
-        columns.end()?;
+        columns.check_consumed()?;
         node.keys.shrink_to_fit();
         Ok(node)
     }
@@ -75,20 +75,20 @@ impl Node {
         self.read_key(columns)?;
         let weight = match &mut self.entries {
             Entries::Items { value_ends, .. } => {
-                let weight = columns.numbers.weight()?;
+                let weight = columns.numbers.read_weight()?;
                 let start = value_ends.last().copied().unwrap_or(0) as usize;
-                value_ends.push(end(start, columns.numbers.length()?)?);
+                value_ends.push(checked_end(start, columns.numbers.read_length()?)?);
                 weight
             }
             Entries::Children { ids, counts } => {
-                let count = columns.numbers.number()?;
+                let count = columns.numbers.read_number()?;
                 if count == 0 {
                     return Err(TreeDamage::Content("a child is empty"));
                 }
                 let before = counts.last().copied().unwrap_or(0);
                 counts.push(before.checked_add(count).ok_or(OVERFLOW)?);
-                ids.push(columns.rest.id()?);
-                columns.numbers.weight()?
+                ids.push(columns.contents.read_id()?);
+                columns.numbers.read_weight()?
             }
         };
         let before = self.weights.last().copied().unwrap_or(0);
@@ -98,38 +98,39 @@ impl Node {
     }
 
     fn read_key(&mut self, columns: &mut Columns<'_>) -> Result<(), TreeDamage> {
-        let shared = columns.lengths.length()?;
-        let own = columns.lengths.length()?;
-        let own = columns.keys.take(own)?;
-        let begin = self.keys.len();
-        let before = self.len().checked_sub(1).map(|last| self.key(last));
-        let rest = match before {
+        let shared = columns.lengths.read_length()?;
+        let suffix_len = columns.lengths.read_length()?;
+        let suffix = columns.keys.take(suffix_len)?;
+        let start = self.keys.len();
+        let previous = self.len().checked_sub(1).map(|last| self.key(last));
+        let previous_suffix = match previous {
             None if shared == 0 => None,
-            Some(before) if shared <= before.len() => before.get(shared..),
+            Some(previous) if shared <= previous.len() => previous.get(shared..),
             _ => {
                 return Err(TreeDamage::Content(
                     "a key shares more bytes than the previous key has",
                 ));
             }
         };
-        if rest.is_some_and(|rest| rest >= own) {
+        if previous_suffix.is_some_and(|previous| previous >= suffix) {
             return Err(TreeDamage::Content("its keys are not ascending"));
         }
-        let from = begin - before.map_or(0, <[u8]>::len);
-        let key_end = end(begin + shared, own.len())?;
-        self.keys.extend_from_within(from..from + shared);
-        self.keys.extend_from_slice(own);
+        let previous_start = start - previous.map_or(0, <[u8]>::len);
+        let key_end = checked_end(start + shared, suffix.len())?;
+        self.keys
+            .extend_from_within(previous_start..previous_start + shared);
+        self.keys.extend_from_slice(suffix);
         self.key_ends.push(key_end);
         Ok(())
     }
 
-    /// The hash of the bytes from which the node was decoded.
+    /// Returns the hash of the bytes from which the node was decoded.
     #[must_use]
     pub const fn id(&self) -> NodeId {
         self.id
     }
 
-    /// The memory of the node, in bytes.
+    /// Returns the memory of the node, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let entries = match &self.entries {
@@ -144,78 +145,78 @@ impl Node {
         size_of::<Self>() + self.keys.len() + ends + entries
     }
 
-    /// The keys of its items, or the last keys of its children.
+    /// Iterates over the keys of its items, or the last keys of its children.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        (0..self.len()).map(|at| self.key(at))
+        (0..self.len()).map(|index| self.key(index))
     }
 
-    /// The sum of the items in the node or below it.
+    /// Returns the sum of the items in the node or below it.
     #[must_use]
     pub fn sum(&self) -> Sum {
         self.sum_before(self.len())
     }
 
-    /// The number of levels below it.
+    /// Returns the number of levels below it.
     pub(super) const fn level(&self) -> u8 {
         self.level
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub(super) const fn len(&self) -> usize {
         self.key_ends.len()
     }
 
-    /// The key of an item, or the last key of a child; empty if there is no such entry.
-    pub(super) fn key(&self, at: usize) -> &[u8] {
-        slice_at(&self.keys, &self.key_ends, at)
+    /// Returns the key of an item, or the last key of a child; empty if there is no such entry.
+    pub(super) fn key(&self, index: usize) -> &[u8] {
+        slice_at(&self.keys, &self.key_ends, index)
     }
 
-    /// The sum of the entries before an entry; of all entries if there is no such entry.
-    pub(super) fn sum_before(&self, at: usize) -> Sum {
-        let at = at.min(self.len());
+    /// Returns the sum of the entries before an entry; of all entries if there is no such entry.
+    pub(super) fn sum_before(&self, index: usize) -> Sum {
+        let index = index.min(self.len());
         let count = match &self.entries {
-            Entries::Items { .. } => at as u64,
-            Entries::Children { counts, .. } => counts.get(at).copied().unwrap_or(0),
+            Entries::Items { .. } => index as u64,
+            Entries::Children { counts, .. } => counts.get(index).copied().unwrap_or(0),
         };
-        let weight = self.weights.get(at).copied().unwrap_or(0);
+        let weight = self.weights.get(index).copied().unwrap_or(0);
         Sum { count, weight }
     }
 
-    /// The value of an item; empty if there is none.
-    pub(super) fn value(&self, at: usize) -> &[u8] {
+    /// Returns the value of an item; empty if there is none.
+    pub(super) fn value(&self, index: usize) -> &[u8] {
         match &self.entries {
-            Entries::Items { values, value_ends } => slice_at(values, value_ends, at),
+            Entries::Items { values, value_ends } => slice_at(values, value_ends, index),
             Entries::Children { .. } => &[],
         }
     }
 
-    /// The sum of one entry.
-    pub(super) fn sum_at(&self, at: usize) -> Sum {
-        let (before, through) = (self.sum_before(at), self.sum_before(at + 1));
+    /// Returns the sum of one entry.
+    pub(super) fn sum_at(&self, index: usize) -> Sum {
+        let (before, after) = (self.sum_before(index), self.sum_before(index + 1));
         Sum {
-            count: through.count - before.count,
-            weight: through.weight - before.weight,
+            count: after.count - before.count,
+            weight: after.weight - before.weight,
         }
     }
 
-    pub(super) fn child(&self, at: usize) -> Option<Child<'_>> {
+    pub(super) fn child(&self, index: usize) -> Option<Child<'_>> {
         let Entries::Children { ids, .. } = &self.entries else {
             return None;
         };
         Some(Child {
-            id: *ids.get(at)?,
+            id: *ids.get(index)?,
             level: self.level.checked_sub(1)?,
-            last: self.key(at),
-            sum: self.sum_at(at),
+            last_key: self.key(index),
+            sum: self.sum_at(index),
         })
     }
 
-    /// All children; none for a leaf.
+    /// Iterates over all children; none for a leaf.
     pub(super) fn children(&self) -> impl Iterator<Item = Child<'_>> {
-        (0..self.len()).map_while(|at| self.child(at))
+        (0..self.len()).map_while(|index| self.child(index))
     }
 
-    /// The first entry that is or may contain `key` or a greater key.
+    /// Finds the first entry that is or may contain `key` or a greater key.
     pub(super) fn seek(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -229,18 +230,21 @@ impl Node {
         low
     }
 
-    /// The entries that are or contain the items at these positions.
+    /// Finds the entries that are or contain the items at these positions.
     pub(super) fn entries_at(&self, positions: std::ops::Range<u64>) -> std::ops::Range<usize> {
         let (from, to) = (positions.start, positions.end);
         match &self.entries {
             Entries::Items { .. } => {
-                let slot = |at| usize::try_from(at).map_or(self.len(), |at| at.min(self.len()));
-                slot(from)..slot(to)
+                let clamp = |position| {
+                    usize::try_from(position).map_or(self.len(), |index| index.min(self.len()))
+                };
+                clamp(from)..clamp(to)
             }
             Entries::Children { counts, .. } => {
                 let ends = counts.get(1..).unwrap_or_default();
                 let starts = counts.get(..self.len()).unwrap_or_default();
-                ends.partition_point(|end| *end <= from)..starts.partition_point(|at| *at < to)
+                ends.partition_point(|end| *end <= from)
+                    ..starts.partition_point(|start| *start < to)
             }
         }
     }
@@ -265,8 +269,8 @@ impl Entries {
 
 const OVERFLOW: TreeDamage = TreeDamage::Content("its sums are too large");
 
-/// The end of a slice, if it is within the size limit of a node.
-fn end(start: usize, length: usize) -> Result<u32, TreeDamage> {
+/// Returns the end of a slice if it is within the size limit of a node.
+fn checked_end(start: usize, length: usize) -> Result<u32, TreeDamage> {
     let end = start
         .checked_add(length)
         .filter(|end| *end <= BODY_BYTES_MAX);
@@ -274,11 +278,11 @@ fn end(start: usize, length: usize) -> Result<u32, TreeDamage> {
         .ok_or(wire::TOO_LONG)
 }
 
-fn slice_at<'a>(bytes: &'a [u8], ends: &[u32], at: usize) -> &'a [u8] {
-    let start = at
+fn slice_at<'a>(bytes: &'a [u8], ends: &[u32], index: usize) -> &'a [u8] {
+    let start = index
         .checked_sub(1)
-        .map_or(Some(0), |before| ends.get(before).copied());
-    let end = ends.get(at).copied();
+        .map_or(Some(0), |previous| ends.get(previous).copied());
+    let end = ends.get(index).copied();
     start
         .zip(end)
         .and_then(|(start, end)| bytes.get(start as usize..end as usize))

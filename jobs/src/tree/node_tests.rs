@@ -1,17 +1,21 @@
 use proptest::prelude::*;
 
 use super::super::draft::{EncodedNode, NodeDraft};
-use super::super::model::{Store, build, items, now, tiny};
-use super::super::{Nodes, ReadError, Tree};
+use super::super::model::{Store, any_items, block_on, build, small_node_options};
+use super::super::{NodeReader, ReadError, Tree};
 use super::*;
 
 /// Calls every read method and returns the errors.
-fn read_all<N: Nodes>(tree: &Tree, nodes: &N, keys: &[&[u8]]) -> Vec<Option<ReadError<N::Error>>> {
+fn read_all<N: NodeReader>(
+    tree: &Tree,
+    nodes: &N,
+    keys: &[&[u8]],
+) -> Vec<Option<ReadError<N::Error>>> {
     vec![
-        now(tree.ranks(nodes, keys)).err(),
-        now(tree.get(nodes, keys)).err(),
-        now(tree.slice(nodes, 3, 1000)).err(),
-        now(tree.walk_ids(nodes)).err(),
+        block_on(tree.ranks(nodes, keys)).err(),
+        block_on(tree.get(nodes, keys)).err(),
+        block_on(tree.slice(nodes, 3, 1000)).err(),
+        block_on(tree.list_node_ids(nodes)).err(),
     ]
 }
 
@@ -29,21 +33,21 @@ proptest! {
 
     #[test]
     fn a_damaged_node_has_another_id(
-        items in items(200),
-        options in tiny(),
+        items in any_items(200),
+        options in small_node_options(),
         node in any::<prop::sample::Index>(),
-        at in any::<prop::sample::Index>(),
+        index in any::<prop::sample::Index>(),
         bits in 1..=255_u8,
         cut in any::<bool>(),
     ) {
         let (root, mut nodes) = build(options, &items);
         nodes.push((NodeId::for_bytes(&root[NodeId::LEN..]), root.slice(NodeId::LEN..)));
-        let (id, whole) = &nodes[node.index(nodes.len())];
-        let mut bytes = whole.to_vec();
+        let (id, valid) = &nodes[node.index(nodes.len())];
+        let mut bytes = valid.to_vec();
         if cut {
-            bytes.truncate(at.index(bytes.len()));
+            bytes.truncate(index.index(bytes.len()));
         } else {
-            bytes[at.index(whole.len())] ^= bits;
+            bytes[index.index(valid.len())] ^= bits;
         }
         if let Ok(node) = Node::decode(&bytes) {
             prop_assert_ne!(node.id(), *id);
@@ -56,15 +60,15 @@ proptest! {
 
     #[test]
     fn reading_damaged_nodes_fails(
-        items in items(300),
-        options in tiny(),
-        at in any::<prop::sample::Index>(),
+        items in any_items(300),
+        options in small_node_options(),
+        index in any::<prop::sample::Index>(),
         bits in 1..=255_u8,
     ) {
         let (tree, mut store) = Store::build(options, &items);
         for bytes in store.nodes.values_mut() {
             let mut damaged = bytes.to_vec();
-            damaged[at.index(bytes.len())] ^= bits;
+            damaged[index.index(bytes.len())] ^= bits;
             *bytes = damaged.into();
         }
         let keys: Vec<&[u8]> = items.keys().take(1).map(Vec::as_slice).collect();
@@ -77,16 +81,16 @@ proptest! {
     /// Only a writer of heads can forge a root. Results are then wrong, but no read may panic.
     #[test]
     fn a_forged_root_does_not_panic(
-        items in items(300),
-        mut options in tiny(),
-        at in any::<prop::sample::Index>(),
+        items in any_items(300),
+        mut options in small_node_options(),
+        index in any::<prop::sample::Index>(),
         bits in 1..=255_u8,
     ) {
         options.compress = false;
         let (root, nodes) = build(options, &items);
         let mut forged = root[NodeId::LEN..].to_vec();
-        let at = at.index(forged.len());
-        forged[at] ^= bits;
+        let index = index.index(forged.len());
+        forged[index] ^= bits;
         let mut root = NodeId::for_bytes(&forged).as_bytes().to_vec();
         root.extend(forged);
         let store = Store { nodes: nodes.into_iter().collect(), ..Store::default() };
@@ -100,18 +104,18 @@ proptest! {
 /// A leaf written by hand, and the same with one byte wrong.
 #[test]
 fn each_contradiction_is_detected() {
-    let whole = [
+    let valid = [
         1, 0, 0, 2, 4, 4, 2, 0, 1, 1, 1, 5, 1, 6, 0, b'a', b'b', b'v',
     ];
-    let node = Node::decode(&whole).unwrap();
+    let node = Node::decode(&valid).unwrap();
     let sum = Sum {
         count: 2,
         weight: 11,
     };
     assert_eq!((node.sum(), node.key(1)), (sum, &b"ab"[..]));
-    let damaged = |at: usize, byte: u8| {
-        let mut bytes = whole.to_vec();
-        bytes[at] = byte;
+    let damaged = |index: usize, byte: u8| {
+        let mut bytes = valid.to_vec();
+        bytes[index] = byte;
         Node::decode(&bytes).unwrap_err().to_string()
     };
     let cases = [
@@ -130,9 +134,9 @@ fn each_contradiction_is_detected() {
         (12, 2, "too early"),
         (12, 0, "bytes follow"),
     ];
-    for (at, byte, message) in cases {
-        let found = damaged(at, byte);
-        assert!(found.contains(message), "{at}: {found}");
+    for (index, byte, message) in cases {
+        let error = damaged(index, byte);
+        assert!(error.contains(message), "{index}: {error}");
     }
 }
 
@@ -140,7 +144,7 @@ fn each_contradiction_is_detected() {
 fn a_compressed_node_must_have_the_stated_length() {
     let mut draft = NodeDraft::default();
     draft.push_item(b"a", 1, &[b'v'; 100]);
-    let mut bytes = draft.seal(0, true).bytes.to_vec();
+    let mut bytes = draft.encode_and_reset(0, true).bytes.to_vec();
     assert!(bytes.len() < 100 && Node::decode(&bytes).is_ok());
     for claim in [-1, 2] {
         bytes[3] = bytes[3].wrapping_add_signed(claim);
@@ -155,8 +159,8 @@ fn large_stated_lengths_allocate_no_memory() {
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
     for claims in [1..2_usize, 1..5, 4..5] {
         let mut bytes = vec![1, 0, 0];
-        for at in 1..5 {
-            bytes.extend_from_slice(if claims.contains(&at) { &huge } else { &[0] });
+        for index in 1..5 {
+            bytes.extend_from_slice(if claims.contains(&index) { &huge } else { &[0] });
         }
         assert!(Node::decode(&bytes).is_err());
     }
@@ -169,10 +173,10 @@ fn large_stated_lengths_allocate_no_memory() {
     assert_eq!(Node::decode(&packed).unwrap_err(), wire::TOO_LONG);
     // Keys that share a long prefix take more memory than bytes.
     let mut draft = NodeDraft::default();
-    for at in 0..200 {
-        draft.push_item(&[&[0; 60 << 10][..], &[at]].concat(), 1, b"");
+    for index in 0..200 {
+        draft.push_item(&[&[0; 60 << 10][..], &[index]].concat(), 1, b"");
     }
-    let bytes = draft.seal(0, false).bytes;
+    let bytes = draft.encode_and_reset(0, false).bytes;
     assert!(bytes.len() < 100 << 10);
     assert_eq!(Node::decode(&bytes).unwrap_err(), wire::TOO_LONG);
 }
@@ -183,15 +187,15 @@ fn a_child_must_match_its_parent() {
     let leaf = |weight| {
         let mut draft = NodeDraft::default();
         draft.push_item(b"a", weight, b"");
-        draft.seal(0, false)
+        draft.encode_and_reset(0, false)
     };
     let changes: [fn(&mut EncodedNode); 4] = [
         |_| (),
         |leaf| leaf.sum.weight += 1,
         |leaf| leaf.sum.count += 1,
-        |leaf| leaf.last.push(0),
+        |leaf| leaf.last_key.push(0),
     ];
-    for (at, change) in changes.into_iter().enumerate() {
+    for (index, change) in changes.into_iter().enumerate() {
         let mut child = leaf(1);
         change(&mut child);
         let store = Store {
@@ -201,14 +205,14 @@ fn a_child_must_match_its_parent() {
         for level in [1, 2] {
             let mut draft = NodeDraft::default();
             draft.push_child(&child);
-            let root = draft.seal(level, false);
+            let root = draft.encode_and_reset(level, false);
             let root = [root.id.as_bytes(), &root.bytes[..]].concat();
-            let answer = now(Tree::open(&root).unwrap().slice(&store, 0, 1));
+            let result = block_on(Tree::open(&root).unwrap().slice(&store, 0, 1));
             let damaged = ReadError::Damaged(TreeDamage::Child(child.id));
-            if at == 0 && level == 1 {
-                assert!(answer.is_ok());
+            if index == 0 && level == 1 {
+                assert!(result.is_ok());
             } else {
-                assert_eq!(answer.unwrap_err(), damaged);
+                assert_eq!(result.unwrap_err(), damaged);
             }
         }
     }

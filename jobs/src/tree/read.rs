@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use super::descend::{LeafMatch, Level, fetch_children};
-use super::{Item, Node, NodeId, Nodes, ReadError, Sum, Tree};
+use super::{Item, Node, NodeId, NodeReader, ReadError, Sum, Tree};
 
-/// Maximum keys of one descent. It bounds the nodes in one call and in memory.
+/// The maximum keys of one descent. It bounds the nodes in one call and in memory.
 const KEYS_PER_DESCENT: usize = 1024;
 
 impl Tree {
     /// Finds the leaves of all keys, a bounded number of keys at once. Calls `visit` with the index
     /// of each key in the request, the key, its leaf and the sum of the items before the leaf. Keys
-    /// beyond the last one are skipped.
-    async fn find_leaves<N: Nodes>(
+    /// after the last key of the tree are skipped.
+    async fn visit_leaves<N: NodeReader>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
@@ -28,7 +28,7 @@ impl Tree {
                 key_index,
                 leaf,
                 before,
-            } in self.leaves(nodes, &keys).await?
+            } in self.find_leaf_matches(nodes, &keys).await?
             {
                 if let Some((key, index)) = batch.get(key_index) {
                     visit(*index, key, &leaf, before);
@@ -38,18 +38,18 @@ impl Tree {
         Ok(())
     }
 
-    /// For each key, the sum of the items with smaller keys. Keys may be unsorted, repeated and
-    /// missing in the tree. The difference of two ranks is the sum of a key range.
+    /// Returns for each key the sum of the items with smaller keys. Keys may be unsorted, repeated
+    /// and missing in the tree. The difference of two ranks is the sum of a key range.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
-    pub async fn ranks<N: Nodes>(
+    pub async fn ranks<N: NodeReader>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
     ) -> Result<Vec<Sum>, ReadError<N::Error>> {
         let mut ranks = vec![self.sum(); keys.len()];
-        self.find_leaves(nodes, keys, |index, key, leaf, before| {
+        self.visit_leaves(nodes, keys, |index, key, leaf, before| {
             if let Some(rank) = ranks.get_mut(index) {
                 *rank = before.plus(leaf.sum_before(leaf.seek(key)));
             }
@@ -58,46 +58,46 @@ impl Tree {
         Ok(ranks)
     }
 
-    /// For each key, its item, if there is one. Keys may be unsorted and repeated.
+    /// Returns for each key its item, if there is one. Keys may be unsorted and repeated.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
-    pub async fn get<N: Nodes>(
+    pub async fn get<N: NodeReader>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Item>>, ReadError<N::Error>> {
-        let found = self.find(nodes, keys).await?.into_iter();
-        Ok(found.map(|found| found.map(|(_, item)| item)).collect())
+        let items = self.get_with_rank(nodes, keys).await?.into_iter();
+        Ok(items.map(|item| item.map(|(_, item)| item)).collect())
     }
 
-    /// For each key, its item, if there is one, and the sum of the items before it. This combines
-    /// [`Tree::ranks`] and [`Tree::get`] in one descent.
+    /// Returns for each key its item, if there is one, and the sum of the items before it. This
+    /// combines [`Tree::ranks`] and [`Tree::get`] in one descent.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
-    pub async fn find<N: Nodes>(
+    pub async fn get_with_rank<N: NodeReader>(
         &self,
         nodes: &N,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<(Sum, Item)>>, ReadError<N::Error>> {
         let mut items = vec![None; keys.len()];
-        self.find_leaves(nodes, keys, |index, key, leaf, before| {
-            let at = leaf.seek(key);
-            let item = Item::new(leaf, at).filter(|item| item.key() == key);
-            if let Some(found) = items.get_mut(index) {
-                *found = item.map(|item| (before.plus(leaf.sum_before(at)), item));
+        self.visit_leaves(nodes, keys, |key_index, key, leaf, before| {
+            let index = leaf.seek(key);
+            let item = Item::new(leaf, index).filter(|item| item.key() == key);
+            if let Some(result) = items.get_mut(key_index) {
+                *result = item.map(|item| (before.plus(leaf.sum_before(index)), item));
             }
         })
         .await?;
         Ok(items)
     }
 
-    /// At most `length` items from position `from`, counted from 0.
+    /// Reads at most `length` items from position `from`, counted from 0.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
-    pub async fn slice<N: Nodes>(
+    pub async fn slice<N: NodeReader>(
         &self,
         nodes: &N,
         from: u64,
@@ -107,21 +107,24 @@ impl Tree {
         if from >= to {
             return Ok(Vec::new());
         }
-        self.items(nodes, |level: &Level| {
-            let slots = |(start, node): &(u64, Arc<Node>)| {
+        self.read_items(nodes, |level: &Level| {
+            let select = |(start, node): &(u64, Arc<Node>)| {
                 node.entries_at(from.saturating_sub(*start)..to.saturating_sub(*start))
             };
-            level.iter().map(slots).collect()
+            level.iter().map(select).collect()
         })
         .await
     }
 
-    /// The ids of all nodes except the root, parents before their children. It reads inner nodes,
-    /// but no leaves.
+    /// Lists the ids of all nodes except the root, parents before their children. It reads inner
+    /// nodes, but no leaves.
     ///
     /// # Errors
     /// [`ReadError`] if a node can't be read.
-    pub async fn walk_ids<N: Nodes>(&self, nodes: &N) -> Result<Vec<NodeId>, ReadError<N::Error>> {
+    pub async fn list_node_ids<N: NodeReader>(
+        &self,
+        nodes: &N,
+    ) -> Result<Vec<NodeId>, ReadError<N::Error>> {
         let mut ids = Vec::new();
         let mut level = vec![Arc::clone(self.root())];
         for below in (0..self.height()).rev() {

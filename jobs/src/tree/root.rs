@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::{Node, NodeId, Sum, TreeDamage};
 
-/// A store of nodes, or a cache in front of one.
-pub trait Nodes: Sync {
+/// Reads nodes from a store, or from a cache in front of it.
+pub trait NodeReader: Sync {
     /// The error of a read.
     type Error: Send;
 
     /// Reads the nodes with these ids, in the order of the ids; `None` for a missing one. A call
     /// has no id twice. The tree checks that each node is the requested one.
-    fn nodes(
+    fn read_nodes(
         &self,
         ids: &[NodeId],
     ) -> impl Future<Output = Result<Vec<Option<Arc<Node>>>, Self::Error>> + Send;
@@ -48,9 +48,9 @@ impl Tree {
         let Some((id, bytes)) = root.split_first_chunk::<{ NodeId::LEN }>() else {
             return Err(TreeDamage::Content("it ends too early"));
         };
-        let (id, found) = (NodeId::from(*id), NodeId::for_bytes(bytes));
-        if id != found {
-            return Err(TreeDamage::Hash { id, found });
+        let (id, actual) = (NodeId::from(*id), NodeId::for_bytes(bytes));
+        if id != actual {
+            return Err(TreeDamage::Hash { id, actual });
         }
         let root = Arc::new(Node::decode(bytes)?);
         Ok(Self { root })
@@ -60,19 +60,19 @@ impl Tree {
         &self.root
     }
 
-    /// The sum of all items.
+    /// Returns the sum of all items.
     #[must_use]
     pub fn sum(&self) -> Sum {
         self.root.sum()
     }
 
-    /// The keys in the root: those of its items, or the last keys of its children.
+    /// Iterates over the keys in the root: those of its items, or the last keys of its children.
     pub fn root_keys(&self) -> impl Iterator<Item = &[u8]> {
         self.root.keys()
     }
 
-    /// The number of levels below the root, which is the maximum number of [`Nodes::nodes`] calls
-    /// of an operation.
+    /// Returns the number of levels below the root: the maximum number of calls of
+    /// [`NodeReader::read_nodes`] by an operation.
     #[must_use]
     pub fn height(&self) -> usize {
         usize::from(self.root.level())

@@ -12,33 +12,33 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{NodeId, TreeDamage};
 use schemas::leb128::{self, Leb128Error};
 
-/// Maximum bytes of a body, and of its keys in full.
+/// The maximum bytes of a body, and of its keys in full.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
-/// Maximum bytes of an entry in a body, without its key and its value or id.
+/// The maximum bytes of an entry in a body, without its key and its value or id.
 pub(super) const ENTRY_BYTES: usize = 25;
 
 const LAYOUT: u8 = 1;
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
 const ZSTD_LEVEL: i32 = 1;
-/// A body that compresses to more than 7/8 stays uncompressed, because it is read faster.
-const COMPRESSED_SHARE_MAX: (usize, usize) = (7, 8);
+/// A body that compresses to more than 7/8 stays uncompressed, because it is then read faster.
+const COMPRESSED_RATIO_MAX: (usize, usize) = (7, 8);
 thread_local! {
     // Creating a context takes as long as compressing several leaves. Contexts keep no data.
-    static PACKER: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
-    static UNPACKER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-fn pack(body: &[u8]) -> io::Result<Vec<u8>> {
-    PACKER.with_borrow_mut(|context| match context {
-        Some(packer) => packer.compress(body),
+fn compress_body(body: &[u8]) -> io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|context| match context {
+        Some(compressor) => compressor.compress(body),
         None => context.insert(Compressor::new(ZSTD_LEVEL)?).compress(body),
     })
 }
 
-fn unpack(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
-    UNPACKER.with_borrow_mut(|context| match context {
-        Some(unpacker) => unpacker.decompress(packed, length),
+fn decompress_body(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|context| match context {
+        Some(decompressor) => decompressor.decompress(packed, length),
         None => context
             .insert(Decompressor::new()?)
             .decompress(packed, length),
@@ -48,9 +48,9 @@ fn unpack(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
 /// Encodes a node from its body.
 pub(super) fn encode(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
     let mut bytes = vec![LAYOUT, level];
-    match compress.then(|| pack(body)) {
+    match compress.then(|| compress_body(body)) {
         Some(Ok(packed))
-            if packed.len() < body.len() / COMPRESSED_SHARE_MAX.1 * COMPRESSED_SHARE_MAX.0 =>
+            if packed.len() < body.len() / COMPRESSED_RATIO_MAX.1 * COMPRESSED_RATIO_MAX.0 =>
         {
             bytes.push(ZSTD);
             leb128::write(&mut bytes, body.len() as u64);
@@ -66,21 +66,21 @@ pub(super) fn encode(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
 
 /// Decodes the level of a node and its body.
 pub(super) fn decode_header(bytes: &[u8]) -> Result<(u8, Cow<'_, [u8]>), TreeDamage> {
-    let mut reader = Reader(bytes);
-    let layout = reader.byte()?;
+    let mut reader = ByteReader(bytes);
+    let layout = reader.read_byte()?;
     if layout != LAYOUT {
         return Err(TreeDamage::Layout(layout));
     }
-    let level = reader.byte()?;
-    let packing = reader.byte()?;
+    let level = reader.read_byte()?;
+    let packing = reader.read_byte()?;
     let body = match packing {
         PLAIN => Cow::Borrowed(reader.0),
         ZSTD => {
-            let length = reader.length()?;
+            let length = reader.read_length()?;
             if length > BODY_BYTES_MAX {
                 return Err(TOO_LONG);
             }
-            let body = unpack(reader.0, length).ok();
+            let body = decompress_body(reader.0, length).ok();
             let body = body.filter(|body| body.len() == length);
             Cow::Owned(body.ok_or(TreeDamage::Content("it does not decompress"))?)
         }
@@ -99,32 +99,36 @@ const TRUNCATED: TreeDamage = TreeDamage::Content("it ends too early");
 /// The columns of a body.
 pub(super) struct Columns<'a> {
     pub(super) entries: usize,
-    pub(super) lengths: Reader<'a>,
-    pub(super) numbers: Reader<'a>,
-    pub(super) keys: Reader<'a>,
-    pub(super) rest: Reader<'a>,
+    pub(super) lengths: ByteReader<'a>,
+    pub(super) numbers: ByteReader<'a>,
+    pub(super) keys: ByteReader<'a>,
+    pub(super) contents: ByteReader<'a>,
 }
 
 impl<'a> Columns<'a> {
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, TreeDamage> {
-        let mut reader = Reader(body);
-        let entries = reader.length()?;
-        let [lengths, numbers, keys] = [reader.length()?, reader.length()?, reader.length()?];
+        let mut reader = ByteReader(body);
+        let entries = reader.read_length()?;
+        let [lengths, numbers, keys] = [
+            reader.read_length()?,
+            reader.read_length()?,
+            reader.read_length()?,
+        ];
         if entries > BODY_BYTES_MAX / ENTRY_BYTES {
             return Err(TOO_LONG);
         }
         Ok(Self {
             entries,
-            lengths: Reader(reader.take(lengths)?),
-            numbers: Reader(reader.take(numbers)?),
-            keys: Reader(reader.take(keys)?),
-            rest: reader,
+            lengths: ByteReader(reader.take(lengths)?),
+            numbers: ByteReader(reader.take(numbers)?),
+            keys: ByteReader(reader.take(keys)?),
+            contents: reader,
         })
     }
 
     /// Checks that every byte was read.
-    pub(super) fn end(&self) -> Result<(), TreeDamage> {
-        let columns = [&self.lengths, &self.numbers, &self.keys, &self.rest];
+    pub(super) fn check_consumed(&self) -> Result<(), TreeDamage> {
+        let columns = [&self.lengths, &self.numbers, &self.keys, &self.contents];
         if columns.iter().all(|column| column.0.is_empty()) {
             return Ok(());
         }
@@ -132,11 +136,11 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The unread bytes.
-pub(super) struct Reader<'a>(&'a [u8]);
+/// Reads bytes; contains the unread ones.
+pub(super) struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    fn byte(&mut self) -> Result<u8, TreeDamage> {
+impl<'a> ByteReader<'a> {
+    fn read_byte(&mut self) -> Result<u8, TreeDamage> {
         let (byte, rest) = self.0.split_first().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(*byte)
@@ -148,28 +152,28 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    pub(super) fn id(&mut self) -> Result<NodeId, TreeDamage> {
+    pub(super) fn read_id(&mut self) -> Result<NodeId, TreeDamage> {
         let (id, rest) = self.0.split_first_chunk().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(NodeId::from(*id))
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, TreeDamage> {
+    pub(super) fn read_number(&mut self) -> Result<u64, TreeDamage> {
         leb128::read(&mut self.0).map_err(|error| match error {
             Leb128Error::Truncated => TRUNCATED,
             Leb128Error::TooLarge => TreeDamage::Content("a number is too large"),
         })
     }
 
-    pub(super) fn weight(&mut self) -> Result<i64, TreeDamage> {
-        let weight = self.number()?.cast_signed();
+    pub(super) fn read_weight(&mut self) -> Result<i64, TreeDamage> {
+        let weight = self.read_number()?.cast_signed();
         let is_negative = weight < 0;
         (!is_negative)
             .then_some(weight)
             .ok_or(TreeDamage::Content("a weight is negative"))
     }
 
-    pub(super) fn length(&mut self) -> Result<usize, TreeDamage> {
-        usize::try_from(self.number()?).map_err(|_| TOO_LONG)
+    pub(super) fn read_length(&mut self) -> Result<usize, TreeDamage> {
+        usize::try_from(self.read_number()?).map_err(|_| TOO_LONG)
     }
 }

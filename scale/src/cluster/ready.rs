@@ -28,7 +28,7 @@ pub(super) struct Readiness {
 #[derive(Debug, Default)]
 struct ExecutorStatus {
     /// The time of the last check.
-    at: Option<Instant>,
+    checked: Option<Instant>,
     /// The time since which there has been no executor.
     none_since: Option<Instant>,
 }
@@ -68,15 +68,18 @@ impl Readiness {
     /// long.
     pub(super) async fn check(&self) -> Result<()> {
         {
-            let mut status = self.status();
-            if status.at.is_some_and(|at| at.elapsed() < POLL_INTERVAL) {
+            let mut status = self.lock_status();
+            if status
+                .checked
+                .is_some_and(|time| time.elapsed() < POLL_INTERVAL)
+            {
                 return Ok(());
             }
-            status.at = Some(Instant::now());
+            status.checked = Some(Instant::now());
         }
         // The caller, which waits for a task, notices a scheduler that does not answer.
         let is_ready = self.is_ready().await.unwrap_or(true);
-        let mut status = self.status();
+        let mut status = self.lock_status();
         if is_ready {
             status.none_since = None;
             return Ok(());
@@ -97,7 +100,7 @@ impl Readiness {
             StatusCode::SERVICE_UNAVAILABLE => Ok(false),
             _ => Err(Error::Unreachable {
                 address: self.address.clone(),
-                why: "another service answers there".to_owned(),
+                reason: "another service answers there".to_owned(),
             }),
         }
     }
@@ -109,7 +112,7 @@ impl Readiness {
         }
     }
 
-    fn status(&self) -> std::sync::MutexGuard<'_, ExecutorStatus> {
+    fn lock_status(&self) -> std::sync::MutexGuard<'_, ExecutorStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,7 +120,7 @@ impl Readiness {
 fn unreachable(address: &Address, error: &reqwest::Error) -> Error {
     Error::Unreachable {
         address: address.clone(),
-        why: error_chain(&error.to_string(), error),
+        reason: error_chain(&error.to_string(), error),
     }
 }
 
@@ -158,13 +161,13 @@ mod tests {
         assert!(matches!(none, Err(Error::NoExecutor { .. })), "{none:?}");
         let other = wait_for("220 mail.example\r\n").await;
         assert!(matches!(other, Err(Error::Unreachable { .. })), "{other:?}");
-        let nobody = "127.0.0.1:1".parse().expect("an address");
-        let readiness = Readiness::new(nobody, Duration::from_secs(60));
+        let unused = "127.0.0.1:1".parse().expect("an address");
+        let readiness = Readiness::new(unused, Duration::from_secs(60));
         let readiness = readiness.expect("a client");
-        let nobody = readiness.wait(&CancellationToken::new()).await;
+        let unused = readiness.wait(&CancellationToken::new()).await;
         assert!(
-            matches!(nobody, Err(Error::Unreachable { .. })),
-            "{nobody:?}"
+            matches!(unused, Err(Error::Unreachable { .. })),
+            "{unused:?}"
         );
     }
 }

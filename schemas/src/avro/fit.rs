@@ -17,7 +17,7 @@ pub(super) fn fit_schema(reader: &str, writer: &str) -> Result<String, String> {
     let parse = |text: &str| json_error::decode::<Value>(text.as_bytes());
     let writer = parse(writer).map_err(|error| format!("it is not an Avro schema: {error}"))?;
     let mut reader = parse(reader)?;
-    let Some(writer_fields) = fields(&writer) else {
+    let Some(writer_fields) = record_fields(&writer) else {
         return Err("it is not a record".to_owned());
     };
     if has_array(&writer) && has_empty_type(&writer) {
@@ -27,11 +27,9 @@ pub(super) fn fit_schema(reader: &str, writer: &str) -> Result<String, String> {
         return Err("the schema of Backstitch is not a record".to_owned());
     };
     for field in reader_fields {
-        let name = field
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let Some(writer_field) = writer_fields.iter().find(|field| name_of(field) == name) else {
+        let name = field_name(field);
+        let Some(writer_field) = writer_fields.iter().find(|field| field_name(field) == name)
+        else {
             if field.get("default").is_some() {
                 continue;
             }
@@ -46,9 +44,9 @@ pub(super) fn fit_schema(reader: &str, writer: &str) -> Result<String, String> {
                 Some(FieldKind::Micros),
                 Some(FieldKind::Micros | FieldKind::Millis | FieldKind::Text),
             ) => {
-                let read_as = actual.map_or(Value::Null, FieldKind::to_type);
-                if let Some(own_type) = field.get_mut("type") {
-                    *own_type = read_as;
+                let writer_type = actual.map_or(Value::Null, FieldKind::to_type);
+                if let Some(reader_type) = field.get_mut("type") {
+                    *reader_type = writer_type;
                 }
             }
             (expected, _) => {
@@ -93,10 +91,10 @@ impl FieldKind {
             ),
             Value::Array(variants) => {
                 return match variants.as_slice() {
-                    [Value::String(null), other] | [other, Value::String(null)]
-                        if null == "null" && !other.is_array() =>
+                    [Value::String(null), optional] | [optional, Value::String(null)]
+                        if null == "null" && !optional.is_array() =>
                     {
-                        Self::parse(other)
+                        Self::parse(optional)
                     }
                     _ => None,
                 };
@@ -113,12 +111,12 @@ impl FieldKind {
     }
 
     fn to_type(self) -> Value {
-        let time = |logical: &str| serde_json::json!({"type": "long", "logicalType": logical});
+        let timestamp = |logical: &str| serde_json::json!({"type": "long", "logicalType": logical});
         match self {
             Self::Text => "string".into(),
             Self::Integer => "long".into(),
-            Self::Micros => time("timestamp-micros"),
-            Self::Millis => time("timestamp-millis"),
+            Self::Micros => timestamp("timestamp-micros"),
+            Self::Millis => timestamp("timestamp-millis"),
         }
     }
 
@@ -133,12 +131,13 @@ impl FieldKind {
     }
 }
 
-fn fields(schema: &Value) -> Option<&Vec<Value>> {
+/// Returns the fields of a record schema; none for other schemas.
+fn record_fields(schema: &Value) -> Option<&Vec<Value>> {
     let is_record = schema.get("type").and_then(Value::as_str) == Some("record");
     schema.get("fields").filter(|_| is_record)?.as_array()
 }
 
-fn name_of(field: &Value) -> &str {
+fn field_name(field: &Value) -> &str {
     field
         .get("name")
         .and_then(Value::as_str)
@@ -147,7 +146,7 @@ fn name_of(field: &Value) -> &str {
 
 /// Returns whether a schema declares an array anywhere.
 fn has_array(schema: &Value) -> bool {
-    any(schema, &|declared| {
+    any_value(schema, &|declared| {
         declared.get("type").and_then(Value::as_str) == Some("array")
     })
 }
@@ -156,9 +155,9 @@ fn has_array(schema: &Value) -> bool {
 /// declare an array of 2^60 such values.
 fn has_empty_type(schema: &Value) -> bool {
     let is_null = |declared: Option<&Value>| declared.and_then(Value::as_str) == Some("null");
-    any(schema, &|declared| {
+    any_value(schema, &|declared| {
         let has_no_size = declared.get("size").and_then(Value::as_u64) == Some(0);
-        let has_no_field = fields(declared).is_some_and(Vec::is_empty);
+        let has_no_field = record_fields(declared).is_some_and(Vec::is_empty);
         has_no_size
             || has_no_field
             || is_null(declared.get("type"))
@@ -166,11 +165,12 @@ fn has_empty_type(schema: &Value) -> bool {
     })
 }
 
-fn any(value: &Value, holds: &dyn Fn(&Value) -> bool) -> bool {
-    holds(value)
+/// Returns whether a predicate is true for a JSON value or any value in it.
+fn any_value(value: &Value, predicate: &dyn Fn(&Value) -> bool) -> bool {
+    predicate(value)
         || match value {
-            Value::Object(object) => object.values().any(|inner| any(inner, holds)),
-            Value::Array(array) => array.iter().any(|inner| any(inner, holds)),
+            Value::Object(object) => object.values().any(|inner| any_value(inner, predicate)),
+            Value::Array(array) => array.iter().any(|inner| any_value(inner, predicate)),
             _ => false,
         }
 }

@@ -20,7 +20,7 @@ const ROWS_MAX: usize = 1024;
 /// A record with its index among all records.
 type IndexedRecord<'a> = (usize, &'a [u8]);
 
-/// The decoded Avro records among some records.
+/// The decoded Avro records of a list that also contains JSON records.
 #[derive(Debug, Default)]
 pub(crate) struct AvroRecords {
     batches: Vec<RecordBatch>,
@@ -38,17 +38,17 @@ impl AvroRecords {
         records: impl IntoIterator<Item = &'a [u8]>,
         writers: &WriterSchemas,
     ) -> Result<Self, ArrowError> {
-        let mut frames = Self::default();
+        let mut decoded = Self::default();
         let mut by_schema: BTreeMap<u32, Vec<IndexedRecord<'_>>> = BTreeMap::new();
         for (index, bytes) in records.into_iter().enumerate() {
             match schema_id(bytes) {
                 _ if !is_framed(bytes) => {}
-                _ if bytes.len() > LINE_BYTES_MAX => frames.refuse(
+                _ if bytes.len() > LINE_BYTES_MAX => decoded.reject(
                     index,
                     format!("the record is too long: at most {LINE_BYTES_MAX} bytes are accepted"),
                 ),
                 Some(id) => by_schema.entry(id).or_default().push((index, bytes)),
-                None => frames.refuse(
+                None => decoded.reject(
                     index,
                     format!(
                         "the record has {} bytes: an Avro record begins with a byte 0 and the 4 bytes of its schema id",
@@ -62,23 +62,23 @@ impl AvroRecords {
                 ArrowError::InvalidArgumentError(format!("schema {id} was not looked up"))
             })?;
             let reader = match writer {
-                Ok(writer) => Reader::new(id, reader_schema, writer)
-                    .map_err(|why| format!("cannot read Avro schema {id}: {why}")),
-                Err(why) => Err(why.clone()),
+                Ok(writer) => SchemaReader::new(id, reader_schema, writer)
+                    .map_err(|reason| format!("cannot read Avro schema {id}: {reason}")),
+                Err(reason) => Err(reason.clone()),
             };
             match reader {
                 Ok(mut reader) => {
                     // One row stays free, so that an extra row in a record is noticed.
                     for chunk in records.chunks(ROWS_MAX - 1) {
-                        frames.decode_all(&mut reader, chunk);
+                        decoded.decode_all(&mut reader, chunk);
                     }
                 }
-                Err(why) => records
+                Err(reason) => records
                     .iter()
-                    .for_each(|(index, _)| frames.refuse(*index, why.clone())),
+                    .for_each(|(index, _)| decoded.reject(*index, reason.clone())),
             }
         }
-        Ok(frames)
+        Ok(decoded)
     }
 
     /// Returns the batches. Their columns are the fields of our schema; a time column has the type
@@ -93,28 +93,30 @@ impl AvroRecords {
         Some(location.as_ref().copied().map_err(String::as_str))
     }
 
-    fn refuse(&mut self, index: usize, reason: String) {
+    fn reject(&mut self, index: usize, reason: String) {
         self.locations.insert(index, Err(reason));
     }
 
-    fn decode_all(&mut self, reader: &mut Reader<'_>, mut records: &[IndexedRecord<'_>]) {
+    fn decode_all(&mut self, reader: &mut SchemaReader<'_>, mut records: &[IndexedRecord<'_>]) {
         while !records.is_empty() {
             let error = match reader.read(records) {
                 Ok(batch) => return self.push_batch(batch, records),
                 Err(error) => error,
             };
-            let at = error.index.unwrap_or(records.len());
-            let (Some((number, _)), Some(rest)) = (records.get(at), records.get(at + 1..)) else {
+            let invalid = error.index.unwrap_or(records.len());
+            let (Some((index, _)), Some(after)) =
+                (records.get(invalid), records.get(invalid + 1..))
+            else {
                 return self.decode_each(reader, records);
             };
             // The batch is lost, but the records before the invalid one are valid.
-            self.decode_valid(reader, records.get(..at).unwrap_or_default());
-            self.refuse(*number, error.reason);
-            records = rest;
+            self.decode_valid(reader, records.get(..invalid).unwrap_or_default());
+            self.reject(*index, error.reason);
+            records = after;
         }
     }
 
-    fn decode_valid(&mut self, reader: &mut Reader<'_>, records: &[IndexedRecord<'_>]) {
+    fn decode_valid(&mut self, reader: &mut SchemaReader<'_>, records: &[IndexedRecord<'_>]) {
         if records.is_empty() {
             return;
         }
@@ -125,26 +127,26 @@ impl AvroRecords {
     }
 
     /// Decodes records one by one, to find the invalid one.
-    fn decode_each(&mut self, reader: &mut Reader<'_>, records: &[IndexedRecord<'_>]) {
+    fn decode_each(&mut self, reader: &mut SchemaReader<'_>, records: &[IndexedRecord<'_>]) {
         for record in records {
             match reader.read(std::slice::from_ref(record)) {
                 Ok(batch) => self.push_batch(batch, std::slice::from_ref(record)),
-                Err(error) => self.refuse(record.0, error.reason),
+                Err(error) => self.reject(record.0, error.reason),
             }
         }
     }
 
     fn push_batch(&mut self, batch: RecordBatch, records: &[IndexedRecord<'_>]) {
-        let number = self.batches.len();
+        let batch_index = self.batches.len();
         let rows = records.iter().enumerate();
         self.locations
-            .extend(rows.map(|(row, (index, _))| (*index, Ok((number, row)))));
+            .extend(rows.map(|(row, (index, _))| (*index, Ok((batch_index, row)))));
         self.batches.push(batch);
     }
 }
 
 /// Decodes the records of one writer schema.
-struct Reader<'a> {
+struct SchemaReader<'a> {
     id: u32,
     /// Our schema, fitted to the writer's.
     reader_schema: String,
@@ -160,7 +162,7 @@ struct BatchError {
     reason: String,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SchemaReader<'a> {
     fn new(id: u32, reader_schema: &str, writer: &'a str) -> Result<Self, String> {
         let reader_schema = fit::fit_schema(reader_schema, writer)?;
         let mut reader = Self {
@@ -169,12 +171,12 @@ impl<'a> Reader<'a> {
             writer,
             decoder: None,
         };
-        let build = reader.build();
-        reader.decoder = Some(build.map_err(|error| message(&error))?);
+        let decoder = reader.build_decoder();
+        reader.decoder = Some(decoder.map_err(|error| strip_error_type(&error))?);
         Ok(reader)
     }
 
-    fn build(&self) -> Result<Decoder, ArrowError> {
+    fn build_decoder(&self) -> Result<Decoder, ArrowError> {
         let mut store = SchemaStore::new_with_type(FingerprintAlgorithm::Id);
         let writer = AvroSchema::new(self.writer.to_owned());
         store.set(Fingerprint::Id(self.id), writer)?;
@@ -188,27 +190,28 @@ impl<'a> Reader<'a> {
     /// Decodes records into one batch, one row each.
     fn read(&mut self, records: &[IndexedRecord<'_>]) -> Result<RecordBatch, BatchError> {
         let id = self.id;
-        let invalid = |index, reason: String| BatchError {
+        let batch_error = |index, reason: String| BatchError {
             index,
             reason: format!("not a record of the Avro schema {id}: {reason}"),
         };
         let decoder = match self.decoder.take() {
             Some(decoder) => Ok(decoder),
-            None => self.build(),
+            None => self.build_decoder(),
         };
-        let mut decoder = decoder.map_err(|error| invalid(None, message(&error)))?;
+        let mut decoder = decoder.map_err(|error| batch_error(None, strip_error_type(&error)))?;
         for (index, (_, bytes)) in records.iter().enumerate() {
-            decode_one(&mut decoder, bytes).map_err(|why| invalid(Some(index), why))?;
+            decode_record(&mut decoder, bytes)
+                .map_err(|reason| batch_error(Some(index), reason))?;
         }
         let flushed = decoder
             .flush()
-            .map_err(|error| invalid(None, message(&error)))?;
+            .map_err(|error| batch_error(None, strip_error_type(&error)))?;
         match flushed {
             Some(batch) if batch.num_rows() == records.len() => {
                 self.decoder = Some(decoder);
                 Ok(batch)
             }
-            _ => Err(invalid(
+            _ => Err(batch_error(
                 None,
                 "it does not decode to exactly one row".to_owned(),
             )),
@@ -216,8 +219,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The message of the Avro library, without the name of its error type.
-fn message(error: &impl std::fmt::Display) -> String {
+/// Formats an error of the Avro library without the name of its type.
+fn strip_error_type(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     match text.split_once("error: ") {
         Some((kind, message)) if !kind.contains(':') => message.to_owned(),
@@ -226,10 +229,10 @@ fn message(error: &impl std::fmt::Display) -> String {
 }
 
 /// Decodes a record into the decoder's batch. After an error the decoder is unusable.
-fn decode_one(decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
-    let before = decoder.capacity();
+fn decode_record(decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
+    let capacity_before = decoder.capacity();
     let consumed = decoder.decode(bytes);
-    let rows = before.saturating_sub(decoder.capacity());
+    let rows = capacity_before.saturating_sub(decoder.capacity());
     match consumed {
         Ok(consumed) if rows == 1 && consumed == bytes.len() => Ok(()),
         Ok(_) if rows == 0 => Err(format!(

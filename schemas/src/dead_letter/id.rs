@@ -33,8 +33,8 @@ impl fmt::Display for DeadLetterId {
 }
 
 impl Serialize for DeadLetterId {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -31,29 +31,29 @@ const EXPECTATION_ENDS: [&str; 3] = [": ", " (", "; got "];
 pub fn reason_kind(reason: &str) -> String {
     let mut kind = String::new();
     let mut rest = reason;
-    let mut before = None;
+    let mut previous_char = None;
     let mut is_expectation = false;
     while let Some(first) = rest.chars().next() {
         if let Some(after) = skip_json_position(rest) {
             (rest, is_expectation) = (after, false);
             continue;
         }
-        let inside = before.is_some_and(|c: char| c.is_alphanumeric() || c == '_');
-        let begins = |text: &&str| rest.starts_with(*text);
+        let is_inside_word = previous_char.is_some_and(|c: char| c.is_alphanumeric() || c == '_');
+        let starts_here = |text: &&str| rest.starts_with(*text);
         if is_expectation {
-            is_expectation = !EXPECTATION_ENDS.iter().any(&begins);
-        } else if !(inside && first.is_alphanumeric())
-            && let Some(text) = EXPECTATIONS.into_iter().find(begins)
+            is_expectation = !EXPECTATION_ENDS.iter().any(&starts_here);
+        } else if !(is_inside_word && first.is_alphanumeric())
+            && let Some(text) = EXPECTATIONS.into_iter().find(starts_here)
         {
             kind.push_str(text);
             rest = rest.get(text.len()..).unwrap_or_default();
-            (before, is_expectation) = (text.chars().next_back(), true);
+            (previous_char, is_expectation) = (text.chars().next_back(), true);
             continue;
         }
         let value_bytes = match first {
             _ if is_expectation => None,
-            '"' | '`' | '\'' if !inside || first == '"' => quoted(rest, first),
-            '0'..='9' if !inside && !is_of_name(&kind, rest) => Some(number(rest)),
+            '"' | '`' | '\'' if !is_inside_word || first == '"' => quoted_len(rest, first),
+            '0'..='9' if !is_inside_word && !is_part_of_name(&kind, rest) => Some(number_len(rest)),
             _ => None,
         };
         let consumed_bytes = match value_bytes {
@@ -72,7 +72,7 @@ pub fn reason_kind(reason: &str) -> String {
             }
         };
         let (consumed, remaining) = rest.split_at(consumed_bytes);
-        before = consumed.chars().next_back();
+        previous_char = consumed.chars().next_back();
         rest = remaining;
     }
     match kind.char_indices().nth(CHARS_MAX) {
@@ -108,42 +108,44 @@ fn skip_json_position(text: &str) -> Option<&str> {
 }
 
 /// Returns whether the number that begins here belongs to a name: `ISO 3166`, `alpha-2`, `64-bit`.
-fn is_of_name(before: &str, text: &str) -> bool {
+fn is_part_of_name(before: &str, text: &str) -> bool {
     let is_standard = ["ISO ", "RFC "].iter().any(|name| before.ends_with(name));
-    let of_word = before
+    let word_before = before
         .strip_suffix('-')
         .and_then(|word| word.chars().next_back());
     let after = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let word = after.strip_prefix('-').and_then(|word| word.chars().next());
-    is_standard || of_word.is_some_and(char::is_alphabetic) || word.is_some_and(char::is_alphabetic)
+    let word_after = after.strip_prefix('-').and_then(|word| word.chars().next());
+    let is_letter = |c: Option<char>| c.is_some_and(char::is_alphabetic);
+    is_standard || is_letter(word_before) || is_letter(word_after)
 }
 
-/// Returns the length of the quoted text that begins here, with its quotes; none if it has no end.
-fn quoted(text: &str, quote: char) -> Option<usize> {
-    let mut escaped = false;
+/// Returns the bytes of the quoted text that begins here, with its quotes; none if it has no end.
+fn quoted_len(text: &str, quote: char) -> Option<usize> {
+    let mut is_escaped = false;
     let mut chars = text.char_indices().skip(1).peekable();
-    while let Some((at, c)) = chars.next() {
+    while let Some((index, c)) = chars.next() {
         let next = chars.peek().map(|(_, next)| *next);
         // An apostrophe within a word does not end a quotation.
-        let ends = c == quote && (quote != '\'' || !next.is_some_and(char::is_alphanumeric));
+        let is_end = c == quote && (quote != '\'' || !next.is_some_and(char::is_alphanumeric));
         match c {
-            _ if escaped => escaped = false,
-            '\\' if quote == '"' => escaped = true,
-            _ if ends => return Some(at + c.len_utf8()),
+            _ if is_escaped => is_escaped = false,
+            '\\' if quote == '"' => is_escaped = true,
+            _ if is_end => return Some(index + c.len_utf8()),
             _ => {}
         }
     }
     None
 }
 
-/// Returns the length of the number that begins here, or of a time such as 2026-03-01T00:00:00Z.
-fn number(text: &str) -> usize {
+/// Returns the bytes of the number that begins here, or of a time such as 2026-03-01T00:00:00Z.
+fn number_len(text: &str) -> usize {
     let mut chars = text.char_indices().peekable();
-    while let Some((at, c)) = chars.next() {
+    while let Some((index, c)) = chars.next() {
         let next = chars.peek().map(|(_, next)| *next);
-        let joins = matches!(c, '.' | ':' | '-' | '+') && next.is_some_and(|c| c.is_ascii_digit());
-        if !c.is_alphanumeric() && !joins {
-            return at;
+        let is_joint =
+            matches!(c, '.' | ':' | '-' | '+') && next.is_some_and(|c| c.is_ascii_digit());
+        if !c.is_alphanumeric() && !is_joint {
+            return index;
         }
     }
     text.len()
@@ -156,7 +158,7 @@ fn drop_sign(kind: &mut String) {
     };
     let is_sign = match unsigned.chars().next_back() {
         None => true,
-        Some(before) => before.is_whitespace() || "([{=:,<>/".contains(before),
+        Some(previous) => previous.is_whitespace() || "([{=:,<>/".contains(previous),
     };
     if is_sign {
         kind.truncate(unsigned.len());

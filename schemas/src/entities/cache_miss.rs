@@ -1,4 +1,4 @@
-//! Cache misses: requests from readers, sent through the log, that a worker cache a board.
+//! Cache misses: a reader asks a worker, through the log, to cache a board.
 //!
 //! A cache miss is a record in the topic of the notifications, in the partition of its key, so the
 //! worker reads it in the order of the changes. It is only a hint and changes no data.
@@ -16,12 +16,13 @@ pub struct CacheMiss {
     /// The key: a segment or an application.
     pub key: i64,
     /// The encoded board of the key with its filters.
-    pub section: Vec<u8>,
+    pub filtered_board: Vec<u8>,
     /// True if the reader needed only the number of rows and no live count was available. Only the
     /// live count is cached then.
     pub wants_live_count: bool,
 }
 
+/// The stored form. Its fields keep their earlier names.
 #[derive(Serialize, Deserialize)]
 struct Body {
     view: String,
@@ -37,7 +38,7 @@ impl CacheMiss {
     pub fn encode(&self, source: Source) -> Vec<u8> {
         let body = Body {
             view: self.view.clone(),
-            section: self.section.clone(),
+            section: self.filtered_board.clone(),
             sum: self.wants_live_count,
         };
         serde_json::json!({ key_column(source): self.key, "miss": body })
@@ -58,7 +59,7 @@ impl CacheMiss {
         Some(Self {
             view: body.view,
             key,
-            section: body.section,
+            filtered_board: body.section,
             wants_live_count: body.sum,
         })
     }
@@ -75,7 +76,7 @@ mod tests {
             let miss = CacheMiss {
                 view: "a@1".to_owned(),
                 key: -7,
-                section: vec![0, 255, 16],
+                filtered_board: vec![0, 255, 16],
                 wants_live_count: source == Source::Authorizations,
             };
             let record = miss.encode(source);
@@ -84,7 +85,7 @@ mod tests {
             let group = Group { key: 1, member: 2 };
             assert_eq!(CacheMiss::decode(source, &group.notification(source)), None);
         }
-        for bad in [
+        for invalid in [
             r#"{"segment_id":1,"miss":{}}"#,
             r#"{"miss":{"view":"a","section":"00"}}"#,
             r#"{"segment_id":1,"miss":{"view":"a","section":"0"}}"#,
@@ -92,9 +93,9 @@ mod tests {
             r#""miss""#,
         ] {
             assert_eq!(
-                CacheMiss::decode(Source::Efforts, bad.as_bytes()),
+                CacheMiss::decode(Source::Efforts, invalid.as_bytes()),
                 None,
-                "{bad}"
+                "{invalid}"
             );
         }
     }

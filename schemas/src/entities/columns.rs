@@ -23,7 +23,7 @@ static EFFORTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("athlete_id", DataType::Int64, false),
         Field::new("activity_id", DataType::Int64, false),
         Field::new("elapsed_time", DataType::Int64, false),
-        Field::new("started_at", instant(), false),
+        Field::new("started_at", instant_type(), false),
         Field::new("day", DataType::Int64, false),
         Field::new("is_hidden", DataType::Boolean, false),
         Field::new("is_deleted", DataType::Boolean, false),
@@ -40,13 +40,13 @@ static AUTHORIZATIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("id", DataType::Int64, false),
         Field::new("application_id", DataType::Int64, false),
         Field::new("athlete_id", DataType::Int64, false),
-        Field::new("created_at", instant(), false),
-        Field::new("revoked_at", instant(), true),
+        Field::new("created_at", instant_type(), false),
+        Field::new("revoked_at", instant_type(), true),
         Field::new("athlete_is_deleted", DataType::Boolean, false),
     ]))
 });
 
-fn instant() -> DataType {
+fn instant_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
 }
 
@@ -98,9 +98,9 @@ pub struct EffortRow<'a> {
     pub athlete_is_disqualified: bool,
 }
 
-/// A builder of rows of `efforts`.
+/// Builds batches of `efforts`.
 #[derive(Debug, Default)]
-pub struct EffortColumns {
+pub struct EffortBatchBuilder {
     id: Int64Builder,
     segment_id: Int64Builder,
     athlete_id: Int64Builder,
@@ -115,10 +115,10 @@ pub struct EffortColumns {
     weight_kg: Float64Builder,
     athlete_is_deleted: BooleanBuilder,
     athlete_is_disqualified: BooleanBuilder,
-    days: DayFinder,
+    local_days: LocalDayCache,
 }
 
-impl EffortColumns {
+impl EffortBatchBuilder {
     /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -136,7 +136,7 @@ impl EffortColumns {
     /// # Errors
     /// The time zone or the time is invalid. The row is not added then.
     pub fn push(&mut self, row: &EffortRow<'_>) -> Result<(), String> {
-        let day = self.days.day(row.started_at_us, row.tz)?;
+        let day = self.local_days.compute_day(row.started_at_us, row.tz)?;
         self.id.append_value(row.id);
         self.segment_id.append_value(row.segment_id);
         self.athlete_id.append_value(row.athlete_id);
@@ -198,9 +198,9 @@ pub struct AuthorizationRow {
     pub athlete_is_deleted: bool,
 }
 
-/// A builder of rows of `authorizations`.
+/// Builds batches of `authorizations`.
 #[derive(Debug, Default)]
-pub struct AuthorizationColumns {
+pub struct AuthorizationBatchBuilder {
     id: Int64Builder,
     application_id: Int64Builder,
     athlete_id: Int64Builder,
@@ -209,7 +209,7 @@ pub struct AuthorizationColumns {
     athlete_is_deleted: BooleanBuilder,
 }
 
-impl AuthorizationColumns {
+impl AuthorizationBatchBuilder {
     /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -251,14 +251,14 @@ impl AuthorizationColumns {
 
 /// Computes local days. It remembers the last time zone, since adjacent rows mostly share it.
 #[derive(Debug, Default)]
-struct DayFinder {
+struct LocalDayCache {
     zone: Option<(String, jiff::tz::TimeZone)>,
 }
 
-impl DayFinder {
-    fn day(&mut self, at_us: i64, tz: &str) -> Result<i64, String> {
+impl LocalDayCache {
+    fn compute_day(&mut self, at_us: i64, tz: &str) -> Result<i64, String> {
         if self.zone.as_ref().is_none_or(|(name, _)| name != tz) {
-            self.zone = Some((tz.to_owned(), super::decode::zone(tz)?));
+            self.zone = Some((tz.to_owned(), super::decode::parse_zone(tz)?));
         }
         let Some((_, zone)) = &self.zone else {
             return Err(format!("tz: {tz:?} is unknown"));

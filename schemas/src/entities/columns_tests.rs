@@ -56,7 +56,7 @@ fn sources_with_views_have_columns() {
 
 #[test]
 fn builds_all_columns_of_an_effort() {
-    let mut columns = EffortColumns::default();
+    let mut columns = EffortBatchBuilder::default();
     columns.push(&ROW).unwrap();
     columns
         .push(&EffortRow {
@@ -118,7 +118,7 @@ fn the_day_follows_the_zone_of_the_row() {
         ("Asia/Tokyo", 20_130_507),
         ("America/New_York", 20_130_506),
     ];
-    let mut columns = EffortColumns::default();
+    let mut columns = EffortBatchBuilder::default();
     for (tz, _) in days {
         columns.push(&EffortRow { tz, ..ROW }).unwrap();
     }
@@ -128,7 +128,7 @@ fn the_day_follows_the_zone_of_the_row() {
 
 #[test]
 fn rejects_a_row_without_a_day() {
-    let mut columns = EffortColumns::default();
+    let mut columns = EffortBatchBuilder::default();
     for (row, word) in [
         (
             EffortRow {
@@ -157,7 +157,7 @@ fn rejects_a_row_without_a_day() {
 
 #[test]
 fn builds_all_columns_of_an_authorization() {
-    let mut columns = AuthorizationColumns::default();
+    let mut columns = AuthorizationBatchBuilder::default();
     columns.push(&AUTHORIZATION);
     columns.push(&AuthorizationRow {
         id: i64::MAX,
@@ -183,8 +183,8 @@ fn builds_all_columns_of_an_authorization() {
 
 #[test]
 fn finishing_clears_the_builder() {
-    let mut efforts = EffortColumns::default();
-    let mut authorizations = AuthorizationColumns::default();
+    let mut efforts = EffortBatchBuilder::default();
+    let mut authorizations = AuthorizationBatchBuilder::default();
     for rows in [1, 3, 0, 2] {
         assert!(efforts.is_empty() && authorizations.is_empty());
         for _ in 0..rows {

@@ -31,7 +31,7 @@ fn local_days_are_dates_on_the_local_calendar() {
     ] {
         let at_us = at.parse::<Timestamp>().unwrap().as_microsecond();
         assert_eq!(
-            local_day(at_us, &zone(tz).unwrap()),
+            local_day(at_us, &parse_zone(tz).unwrap()),
             Ok(day),
             "{at} in {tz}"
         );
@@ -49,7 +49,7 @@ fn local_days_are_dates_on_the_local_calendar() {
 #[test]
 fn every_accepted_time_has_a_local_day_in_every_zone() {
     for name in TimeZoneDatabase::bundled().available() {
-        let Ok(zone) = zone(name.as_str()) else {
+        let Ok(zone) = parse_zone(name.as_str()) else {
             assert_eq!(name.as_str(), "Etc/Unknown");
             continue;
         };
@@ -67,7 +67,7 @@ fn any_zone() -> impl Strategy<Value = TimeZone> {
         .available()
         .map(|name| name.to_string())
         .collect();
-    proptest::sample::select(names).prop_filter_map("a zone", |name| zone(&name).ok())
+    proptest::sample::select(names).prop_filter_map("a zone", |name| parse_zone(&name).ok())
 }
 
 proptest! {
@@ -78,15 +78,15 @@ proptest! {
         zone in any_zone(),
         at_us in INSTANT_SECONDS.start * 1_000_000..INSTANT_SECONDS.end * 1_000_000,
     ) {
-        let at = Timestamp::from_microsecond(at_us).unwrap();
-        let offset_us = i64::from(zone.to_offset(at).seconds()) * 1_000_000;
+        let instant = Timestamp::from_microsecond(at_us).unwrap();
+        let offset_us = i64::from(zone.to_offset(instant).seconds()) * 1_000_000;
         let days = (at_us + offset_us).div_euclid(86_400_000_000);
         let expected = date(1970, 1, 1).checked_add(jiff::Span::new().days(days)).unwrap();
         prop_assert_eq!(
             local_day(at_us, &zone).unwrap().to_string(),
             expected.strftime("%Y%m%d").to_string()
         );
-        prop_assert_eq!(expected, at.to_zoned(zone).date());
+        prop_assert_eq!(expected, instant.to_zoned(zone).date());
     }
 
     /// Around a clock change, the day is that of the local clock.

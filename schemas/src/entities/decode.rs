@@ -32,11 +32,11 @@ const CAPACITY_DEFAULT: i64 = 1;
 /// # Errors
 /// The reason for the rejection: field, fault and expectation.
 pub fn parse(source: Source, bytes: &[u8]) -> Result<Entity, String> {
-    parse_unclipped(source, bytes).map_err(line::clip)
+    parse_unclipped(source, bytes).map_err(line::clip_reason)
 }
 
 /// Looks up a time zone by its IANA name, with the rules of the request parameter `tz`.
-pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
+pub(super) fn parse_zone(name: &str) -> Result<TimeZone, String> {
     Zone::parse(name)
         .map(Zone::into_inner)
         .map_err(|_| format!("tz: {name:?} is not an IANA time zone such as \"Europe/Berlin\""))
@@ -46,8 +46,8 @@ pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
 pub(super) fn local_day(at_us: i64, zone: &TimeZone) -> Result<i64, String> {
     let out_of_range =
         || format!("started_at: {at_us} µs since 1970 is outside the years 1 to 9999");
-    let at = Timestamp::from_microsecond(at_us).map_err(|_| out_of_range())?;
-    let date = zone.to_datetime(at).date();
+    let instant = Timestamp::from_microsecond(at_us).map_err(|_| out_of_range())?;
+    let date = zone.to_datetime(instant).date();
     if date.year() < 1 {
         return Err(out_of_range());
     }
@@ -85,7 +85,7 @@ fn validate_effort(raw: &RawEffort<'_>) -> Result<Effort, String> {
     // Every time zone has a local day at each accepted instant: the calendar ends much later.
     let started_at_us = line::parse_instant_us("started_at", &raw.started_at.0)?;
     let tz = match &raw.tz {
-        Some(Text(name)) => canonical_name(&zone(name)?),
+        Some(Text(name)) => canonical_name(&parse_zone(name)?),
         None => ZONE_DEFAULT.to_owned(),
     };
     let is_hidden = match raw.visibility.as_ref().map(|text| &*text.0) {
@@ -111,8 +111,8 @@ fn validate_effort(raw: &RawEffort<'_>) -> Result<Effort, String> {
     })
 }
 
-/// Returns the zone's name as the database spells it. Lines may use any case, but readers of stored
-/// rows may be stricter.
+/// Returns the zone's name as the database spells it. Lines may use any case, but other readers of
+/// the stored rows may be stricter.
 fn canonical_name(zone: &TimeZone) -> String {
     zone.iana_name().unwrap_or(ZONE_DEFAULT).to_owned()
 }
@@ -220,7 +220,7 @@ fn check_name(field: &str, text: &str) -> Result<(), String> {
             text.len()
         ));
     }
-    line::check_text(field, text)
+    line::check_no_nul(field, text)
 }
 
 #[cfg(test)]

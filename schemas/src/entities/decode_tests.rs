@@ -53,7 +53,7 @@ fn check(source: Source, line: &str, expected: Entity) {
 
 fn reason(source: Source, line: &str) -> String {
     match parse(source, line.as_bytes()) {
-        Ok(entity) => panic!("{line}\n  was taken as {entity:?}"),
+        Ok(entity) => panic!("{line}\n  was accepted as {entity:?}"),
         Err(reason) => reason,
     }
 }
@@ -336,7 +336,7 @@ fn a_deletion_requires_all_fields() {
 
 #[test]
 fn zones_are_iana_names() {
-    for (given, name) in [
+    for (alias, name) in [
         ("UTC", "UTC"),
         ("utc", "UTC"),
         ("europe/BERLIN", "Europe/Berlin"),
@@ -346,7 +346,7 @@ fn zones_are_iana_names() {
         let tz = name.to_owned();
         check(
             Source::Efforts,
-            &with(EFFORT, "tz", &json!(given).to_string()),
+            &with(EFFORT, "tz", &json!(alias).to_string()),
             Entity::Effort(Effort { tz, ..effort() }),
         );
     }

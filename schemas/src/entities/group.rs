@@ -21,8 +21,8 @@ pub struct Group {
 }
 
 /// The Avro schemas of notifications.
-const EFFORTS: &str = include_str!("../../avro/efforts.avsc");
-const AUTHORIZATIONS: &str = include_str!("../../avro/authorizations.avsc");
+const EFFORTS_SCHEMA: &str = include_str!("../../avro/efforts.avsc");
+const AUTHORIZATIONS_SCHEMA: &str = include_str!("../../avro/authorizations.avsc");
 
 /// Notifications from a log. Each is JSON, or framed Avro ([`crate::avro`]).
 #[derive(Debug)]
@@ -42,8 +42,8 @@ impl Notifications {
         writers: &WriterSchemas,
     ) -> Result<Self, ArrowError> {
         let reader_schema = match source {
-            Source::Authorizations => AUTHORIZATIONS,
-            _ => EFFORTS,
+            Source::Authorizations => AUTHORIZATIONS_SCHEMA,
+            _ => EFFORTS_SCHEMA,
         };
         let frames = AvroRecords::read(reader_schema, records, writers)?;
         Ok(Self { source, frames })
@@ -56,15 +56,15 @@ impl Notifications {
     pub fn group(&self, index: usize, bytes: &[u8]) -> Result<Group, String> {
         match self.frames.location(index) {
             None => parse_notification(self.source, bytes),
-            Some(Err(reason)) => Err(line::clip(reason.to_owned())),
+            Some(Err(reason)) => Err(line::clip_reason(reason.to_owned())),
             Some(Ok((batch, row))) => Ok(Group {
-                key: self.id(key_column(self.source), batch, row)?,
-                member: self.id("athlete_id", batch, row)?,
+                key: self.read_id(key_column(self.source), batch, row)?,
+                member: self.read_id("athlete_id", batch, row)?,
             }),
         }
     }
 
-    fn id(&self, name: &str, batch: usize, row: usize) -> Result<i64, String> {
+    fn read_id(&self, name: &str, batch: usize, row: usize) -> Result<i64, String> {
         let batch = self.frames.batches().get(batch);
         let column = batch.and_then(|batch| batch.column_by_name(name));
         let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
@@ -125,15 +125,15 @@ pub const fn key_column(source: Source) -> &'static str {
 /// # Errors
 /// The reason for the rejection.
 pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String> {
-    let refused = |why: &str| {
+    let describe = |reason: &str| {
         let example = Group { key: 1, member: 2 }.notification(source);
         format!(
-            "not a notification of {source}: {why}; expected {}",
+            "not a notification of {source}: {reason}; expected {}",
             String::from_utf8_lossy(&example)
         )
     };
     if bytes.is_empty() {
-        return Err(refused(line::NO_VALUE));
+        return Err(describe(line::NO_VALUE));
     }
     let parsed = match source {
         Source::Authorizations => {
@@ -147,7 +147,7 @@ pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String>
             member: notification.athlete_id,
         }),
     };
-    parsed.map_err(|reason| refused(&reason))
+    parsed.map_err(|reason| describe(&reason))
 }
 
 #[cfg(test)]
@@ -158,8 +158,8 @@ mod tests {
     fn avro_notifications_decode_like_json_ones() {
         let json = Group { key: 1, member: 2 }.notification(Source::Authorizations);
         let mut writers = WriterSchemas::default();
-        writers.insert(7, Ok(AUTHORIZATIONS.into()));
-        writers.insert(8, Ok(EFFORTS.into()));
+        writers.insert(7, Ok(AUTHORIZATIONS_SCHEMA.into()));
+        writers.insert(8, Ok(EFFORTS_SCHEMA.into()));
         // Numbers are in zig-zag: 3 is -2, 12 is 6.
         let records: [&[u8]; 5] = [
             &json,
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(group(0), Ok(Group { key: 1, member: 2 }));
         assert_eq!(group(1), Ok(Group { key: -2, member: 6 }));
         for (index, word) in [(2, "application_id"), (3, "schema 7"), (4, "more bytes")] {
-            let reason = group(index).expect_err("a bad one");
+            let reason = group(index).expect_err("an invalid notification");
             assert!(reason.contains(word), "{reason}");
         }
     }

@@ -10,7 +10,9 @@ mod group;
 mod raw;
 
 pub use cache_miss::CacheMiss;
-pub use columns::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow, schema};
+pub use columns::{
+    AuthorizationBatchBuilder, AuthorizationRow, EffortBatchBuilder, EffortRow, schema,
+};
 pub use decode::parse;
 pub use group::{Group, Notifications, key_column, parse_notification};
 

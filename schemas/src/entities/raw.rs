@@ -63,10 +63,10 @@ pub(super) struct RawApplication<'a> {
 }
 
 /// Deserializes an optional field. `null` is its default.
-pub(super) fn or_default<'de, T, D>(from: D) -> Result<T, D::Error>
+pub(super) fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
     D: Deserializer<'de>,
 {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

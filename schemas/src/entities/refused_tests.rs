@@ -65,7 +65,7 @@ fn a_wrong_type_names_its_field() {
     }
 }
 
-/// Source, field, value, and what the reason holds.
+/// Source, field, value, and a part of the reason.
 const IMPOSSIBLE: &str = r#"
     efforts         elapsed_time      0                       seconds from 1 to 9007199254740991
     efforts         elapsed_time      -1                      -1 is not
@@ -128,7 +128,7 @@ fn an_impossible_value_names_its_field() {
         };
         let (source, line, _) = LINES
             .into_iter()
-            .find(|(each, ..)| each.name() == source)
+            .find(|(candidate, ..)| candidate.name() == source)
             .unwrap();
         let reason = check_reason(source, &with(line, field, value), &[word]);
         assert!(reason.starts_with(field), "{case}: {reason}");
@@ -196,13 +196,13 @@ proptest! {
     #[test]
     fn any_bytes_are_accepted_or_rejected(
         bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        (at, byte) in (any::<proptest::sample::Index>(), any::<u8>()),
+        (index, byte) in (any::<proptest::sample::Index>(), any::<u8>()),
     ) {
         for (source, line, _) in LINES {
             let mut damaged = line.as_bytes().to_vec();
-            let at = at.index(damaged.len());
-            damaged[at] = byte;
-            for bytes in [bytes.as_slice(), &damaged, &line.as_bytes()[..at]] {
+            let index = index.index(damaged.len());
+            damaged[index] = byte;
+            for bytes in [bytes.as_slice(), &damaged, &line.as_bytes()[..index]] {
                 if let Err(reason) = parse(source, bytes) {
                     prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{}", reason);
                 }

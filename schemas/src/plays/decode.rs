@@ -18,17 +18,17 @@ use super::{AMOUNT_MAX, EVENT_ID_BYTES_MAX, REFERRER_BYTES_MAX, schema};
 use crate::avro::WriterSchemas;
 use crate::line::{self, Text};
 
-/// The expectation in the reason for a line that is not an object.
+/// The advice in the reason for a line that is not an object.
 const EXPECTED: &str = r#"write one event a line, such as {"event_id": …}"#;
 
-/// A line with its position in the log, which is zero before the line is appended.
+/// A line or Avro record with its position in the log, which is zero before it is appended.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     /// The record's offset.
     pub offset: i64,
     /// When the record was logged, in milliseconds since the Unix epoch.
     pub logged_at_ms: i64,
-    /// The bytes of the line, without the line end.
+    /// The bytes, without a line end.
     pub bytes: &'a [u8],
 }
 
@@ -56,15 +56,17 @@ impl DecodedPlays {
     /// # Errors
     /// Arrow cannot filter the batch.
     pub fn exclude_offsets(&mut self, offsets: &BTreeSet<i64>) -> Result<usize, ArrowError> {
-        let before = self.events.num_rows();
+        let rows_before = self.events.num_rows();
         let column = self.events.column_by_name("offset");
         let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
         if let Some(column) = column.filter(|_| !offsets.is_empty()) {
             let values = column.values().iter();
-            let filter: BooleanArray = values.map(|at| Some(!offsets.contains(at))).collect();
+            let filter: BooleanArray = values
+                .map(|offset| Some(!offsets.contains(offset)))
+                .collect();
             self.events = filter_record_batch(&self.events, &filter)?;
         }
-        Ok(before - self.events.num_rows())
+        Ok(rows_before - self.events.num_rows())
     }
 }
 
@@ -106,7 +108,7 @@ impl Decoder {
         writers: &WriterSchemas,
     ) -> Result<DecodedPlays, ArrowError> {
         let records = records.into_iter();
-        let avro = records::read(records.clone().map(|record| record.bytes), writers)?;
+        let avro = records::decode_avro(records.clone().map(|record| record.bytes), writers)?;
         self.decode_with(records, |index, record| {
             parse_record(&avro, index, record.bytes)
         })
@@ -118,7 +120,7 @@ impl Decoder {
         parse: impl Fn(usize, &Line<'a>) -> Result<Play<'b>, String>,
     ) -> Result<DecodedPlays, ArrowError> {
         let lines = lines.into_iter();
-        let mut columns = Columns::with_capacity(lines.size_hint().0);
+        let mut columns = ColumnsBuilder::with_capacity(lines.size_hint().0);
         let mut rejected = Vec::new();
         for (index, line) in lines.enumerate() {
             match parse(index, &line) {
@@ -151,7 +153,7 @@ pub fn check_records<'a>(
     writers: &WriterSchemas,
 ) -> Result<Vec<Result<i64, String>>, ArrowError> {
     let records = records.into_iter();
-    let avro = records::read(records.clone(), writers)?;
+    let avro = records::decode_avro(records.clone(), writers)?;
     let checked = records.enumerate().map(|(index, bytes)| {
         let play = parse_record(&avro, index, bytes);
         play.map(|play| play.raw.owner_id)
@@ -161,12 +163,12 @@ pub fn check_records<'a>(
 
 /// Parses a record, which is Avro or else a JSON line.
 fn parse_record<'a>(
-    avro: &'a records::Plays,
+    avro: &'a records::AvroPlays,
     index: usize,
     bytes: &'a [u8],
 ) -> Result<Play<'a>, String> {
     match avro.play(index) {
-        Some(play) => play.and_then(validate).map_err(line::clip),
+        Some(play) => play.and_then(validate).map_err(line::clip_reason),
         None => parse_line(bytes),
     }
 }
@@ -180,7 +182,7 @@ struct Play<'a> {
 
 fn parse_line(bytes: &[u8]) -> Result<Play<'_>, String> {
     let raw = line::parse_object(bytes, EXPECTED);
-    raw.and_then(validate).map_err(line::clip)
+    raw.and_then(validate).map_err(line::clip_reason)
 }
 
 fn validate(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
@@ -191,7 +193,7 @@ fn validate(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
             id.len()
         ));
     }
-    line::check_text("event_id", id)?;
+    line::check_no_nul("event_id", id)?;
     if let Some(Text(country)) = &raw.country {
         line::check_country(country)?;
     }
@@ -202,7 +204,7 @@ fn validate(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
                 referrer.len()
             ));
         }
-        line::check_text("referrer", referrer)?;
+        line::check_no_nul("referrer", referrer)?;
     }
     if !matches!(&*raw.kind.0, "play" | "download") {
         return Err(format!(
@@ -227,7 +229,7 @@ fn validate(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
 }
 
 /// A builder of the columns of plays.
-struct Columns {
+struct ColumnsBuilder {
     offset: Vec<i64>,
     logged_at: Vec<i64>,
     event_id: StringBuilder,
@@ -242,7 +244,7 @@ struct Columns {
     amount: Vec<i64>,
 }
 
-impl Columns {
+impl ColumnsBuilder {
     fn with_capacity(rows: usize) -> Self {
         Self {
             offset: Vec::with_capacity(rows),

@@ -82,8 +82,13 @@ fn absent_and_null_options_are_null_and_amount_is_one() {
 #[test]
 fn rejects_invalid_lines_and_accepts_the_rest() {
     let bad = without("track_id");
-    let marked = format!("\u{feff}{GOOD}");
-    let decoded = decode(&[marked.as_bytes(), bad.as_bytes(), b"", GOOD.as_bytes()]);
+    let with_byte_order_mark = format!("\u{feff}{GOOD}");
+    let decoded = decode(&[
+        with_byte_order_mark.as_bytes(),
+        bad.as_bytes(),
+        b"",
+        GOOD.as_bytes(),
+    ]);
     assert_eq!(decoded.events.num_rows(), 2);
     let offsets = decoded.events["offset"].as_primitive::<Int64Type>();
     assert_eq!(offsets.values(), &[10, 13]);
@@ -225,7 +230,7 @@ fn events_are_equal_by_owner_id_and_time() {
 }
 
 /// Returns the instant of a line in microseconds, or the reason of the rejection.
-fn at_of(text: &str) -> Result<i64, String> {
+fn decode_at(text: &str) -> Result<i64, String> {
     let line = with("at", &format!("{text:?}"));
     let decoded = decode(&[line.as_bytes()]);
     match decoded.rejected.into_iter().next() {
@@ -238,7 +243,7 @@ fn at_of(text: &str) -> Result<i64, String> {
 
 #[test]
 fn a_fraction_has_any_number_of_digits_and_counts_to_the_microsecond() {
-    let second = at_of("2026-01-01T00:00:00Z").unwrap();
+    let second = decode_at("2026-01-01T00:00:00Z").unwrap();
     for (fraction, micros) in [
         (".5", 500_000),
         (".000001", 1),
@@ -247,33 +252,36 @@ fn a_fraction_has_any_number_of_digits_and_counts_to_the_microsecond() {
         (".1234567899999999999999", 123_456),
     ] {
         let at = format!("2026-01-01T01:00:00{fraction}+01:00");
-        assert_eq!(at_of(&at), Ok(second + micros), "{at}");
+        assert_eq!(decode_at(&at), Ok(second + micros), "{at}");
     }
 }
 
 #[test]
 fn a_leap_second_counts_in_the_second_before_and_ends_a_day() {
-    let last = at_of("2016-12-31T23:59:59Z").unwrap();
+    let last = decode_at("2016-12-31T23:59:59Z").unwrap();
     for at in [
         "2016-12-31T23:59:60Z",
         "2017-01-01T00:59:60+01:00",
         "2016-12-31T15:59:60-08:00",
     ] {
-        assert_eq!(at_of(at), Ok(last), "{at}");
+        assert_eq!(decode_at(at), Ok(last), "{at}");
     }
     for at in [
         "2026-01-01T12:00:60Z",
         "2017-01-01T00:59:60Z",
         "2016-12-31T23:59:61Z",
     ] {
-        assert!(at_of(at).unwrap_err().contains("second"), "{at}");
+        assert!(decode_at(at).unwrap_err().contains("second"), "{at}");
     }
 }
 
 #[test]
 fn times_outside_the_range_are_rejected() {
-    assert_eq!(at_of("1678-01-01T00:00:00Z"), Ok(-9_214_560_000_000_000));
-    assert_eq!(at_of("2261-12-31T23:59:59Z"), Ok(9_214_646_399_000_000));
+    assert_eq!(
+        decode_at("1678-01-01T00:00:00Z"),
+        Ok(-9_214_560_000_000_000)
+    );
+    assert_eq!(decode_at("2261-12-31T23:59:59Z"), Ok(9_214_646_399_000_000));
     for at in [
         "0001-01-01T00:00:00Z",
         "1677-12-31T23:59:59Z",
@@ -294,7 +302,7 @@ fn times_outside_the_range_are_rejected() {
         "2026-01-01T00:00:00 01:00",
         "２０26-01-01T00:00:00Z",
     ] {
-        assert!(at_of(at).unwrap_err().starts_with("at: "), "{at}");
+        assert!(decode_at(at).unwrap_err().starts_with("at: "), "{at}");
     }
 }
 
@@ -405,13 +413,13 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 fn check_accepted_or_rejected(lines: &[Vec<u8>]) -> Result<(), TestCaseError> {
     let decoded = decode(&lines.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let offsets = decoded.events["offset"].as_primitive::<Int64Type>();
-    let taken = offsets
+    let accepted = offsets
         .values()
         .iter()
         .map(|offset| usize::try_from(offset - 10).unwrap());
     let rejected = decoded.rejected.iter().map(|rejected| rejected.index);
     prop_assert!(offsets.values().is_sorted());
-    let mut all: Vec<usize> = taken.chain(rejected).collect();
+    let mut all: Vec<usize> = accepted.chain(rejected).collect();
     all.sort_unstable();
     prop_assert_eq!(all, (0..lines.len()).collect::<Vec<_>>());
     for RejectedInput { index, reason } in decoded.rejected {
@@ -427,10 +435,10 @@ proptest! {
     fn any_bytes_are_accepted_or_rejected(
         lines in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..5),
         cut in 0_usize..90,
-        (at, byte) in (0..GOOD.len(), any::<u8>()),
+        (index, byte) in (0..GOOD.len(), any::<u8>()),
     ) {
         let mut damaged = GOOD.as_bytes().to_vec();
-        damaged[at] = byte;
+        damaged[index] = byte;
         let cut = GOOD.as_bytes()[..cut.min(GOOD.len())].to_vec();
         check_accepted_or_rejected(&[lines, vec![cut, GOOD.into(), damaged]].concat())?;
     }
@@ -467,9 +475,9 @@ proptest! {
             offset % 60,
         );
         if !AT_SECONDS.contains(&seconds) {
-            prop_assert!(at_of(&text).is_err(), "{}", text);
+            prop_assert!(decode_at(&text).is_err(), "{}", text);
             return Ok(());
         }
-        prop_assert_eq!(at_of(&text), Ok(seconds * 1_000_000 + nanos / 1000), "{}", text);
+        prop_assert_eq!(decode_at(&text), Ok(seconds * 1_000_000 + nanos / 1000), "{}", text);
     }
 }

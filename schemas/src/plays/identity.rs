@@ -12,7 +12,7 @@ pub type EventIdentity = u128;
 /// lacks the columns `owner_id`, `event_id` and `at` of [`super::schema`].
 #[must_use]
 pub fn event_identities(batch: &RecordBatch) -> Vec<EventIdentity> {
-    let (Some(owner), Some(id), Some(at)) = (
+    let (Some(owners), Some(event_ids), Some(times)) = (
         batch
             .column_by_name("owner_id")
             .and_then(|c| c.as_primitive_opt::<Int64Type>()),
@@ -29,9 +29,9 @@ pub fn event_identities(batch: &RecordBatch) -> Vec<EventIdentity> {
     (0..batch.num_rows())
         .map(|row| {
             bytes.clear();
-            bytes.extend_from_slice(&owner.value(row).to_le_bytes());
-            bytes.extend_from_slice(&at.value(row).to_le_bytes());
-            bytes.extend_from_slice(id.value(row).as_bytes());
+            bytes.extend_from_slice(&owners.value(row).to_le_bytes());
+            bytes.extend_from_slice(&times.value(row).to_le_bytes());
+            bytes.extend_from_slice(event_ids.value(row).as_bytes());
             xxh3_128(&bytes)
         })
         .collect()

@@ -22,7 +22,7 @@ pub(super) struct RawPlay<'a> {
     pub(super) app_id: Option<i64>,
     #[serde(borrow)]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, deserialize_with = "text")]
+    #[serde(borrow, deserialize_with = "deserialize_time")]
     pub(super) at: RawTime<'a>,
     #[serde(default)]
     pub(super) amount: Option<i64>,
@@ -36,6 +36,8 @@ pub(super) enum RawTime<'a> {
     Micros(i64),
 }
 
-fn text<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<RawTime<'a>, D::Error> {
-    Text::deserialize(from).map(RawTime::Text)
+fn deserialize_time<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<RawTime<'a>, D::Error> {
+    Text::deserialize(deserializer).map(RawTime::Text)
 }

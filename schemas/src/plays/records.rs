@@ -16,7 +16,7 @@ use crate::line::Text;
 const SCHEMA: &str = include_str!("../../avro/plays.avsc");
 
 /// The plays among some records that are Avro.
-pub(super) struct Plays {
+pub(super) struct AvroPlays {
     frames: AvroRecords,
     columns: Vec<Columns>,
 }
@@ -25,13 +25,13 @@ pub(super) struct Plays {
 ///
 /// # Errors
 /// `writers` lacks the schema of a record.
-pub(super) fn read<'a>(
+pub(super) fn decode_avro<'a>(
     records: impl IntoIterator<Item = &'a [u8]>,
     writers: &WriterSchemas,
-) -> Result<Plays, ArrowError> {
+) -> Result<AvroPlays, ArrowError> {
     let frames = AvroRecords::read(SCHEMA, records, writers)?;
     let columns = frames.batches().iter().map(Columns::new);
-    Ok(Plays {
+    Ok(AvroPlays {
         columns: columns.collect::<Result<_, _>>()?,
         frames,
     })
@@ -40,13 +40,13 @@ pub(super) fn read<'a>(
 /// A play, or the reason for its rejection.
 type PlayResult<'a> = Result<RawPlay<'a>, String>;
 
-impl Plays {
+impl AvroPlays {
     /// Returns the play of a record; none if the record is not Avro.
     pub(super) fn play(&self, index: usize) -> Option<PlayResult<'_>> {
         let location = self.frames.location(index)?;
         let play = location.map_err(str::to_owned).and_then(|(batch, row)| {
             let columns = self.columns.get(batch).ok_or("it has no batch")?;
-            columns.play(row)
+            columns.read_play(row)
         });
         Some(play)
     }
@@ -79,24 +79,25 @@ impl Columns {
             let missing = || ArrowError::SchemaError(format!("the batch has no column {name}"));
             batch.column_by_name(name).ok_or_else(missing)
         };
-        let other = |name: &str| ArrowError::SchemaError(format!("column {name} has another type"));
+        let wrong_type =
+            |name: &str| ArrowError::SchemaError(format!("column {name} has another type"));
         let text = |name: &str| {
             let column = column(name)?.as_string_opt::<i32>();
-            column.cloned().ok_or_else(|| other(name))
+            column.cloned().ok_or_else(|| wrong_type(name))
         };
         let integer = |name: &str| {
             let column = column(name)?.as_primitive_opt();
-            column.cloned().ok_or_else(|| other(name))
+            column.cloned().ok_or_else(|| wrong_type(name))
         };
-        let at = column("at")?;
-        let at = if let Some(text) = at.as_string_opt::<i32>() {
+        let time_column = column("at")?;
+        let at = if let Some(text) = time_column.as_string_opt::<i32>() {
             TimeColumn::Text(text.clone())
-        } else if let Some(micros) = at.as_primitive_opt() {
+        } else if let Some(micros) = time_column.as_primitive_opt() {
             TimeColumn::Micros(micros.clone())
-        } else if let Some(millis) = at.as_primitive_opt() {
+        } else if let Some(millis) = time_column.as_primitive_opt() {
             TimeColumn::Millis(millis.clone())
         } else {
-            return Err(other("at"));
+            return Err(wrong_type("at"));
         };
         Ok(Self {
             event_id: text("event_id")?,
@@ -112,24 +113,24 @@ impl Columns {
         })
     }
 
-    fn play(&self, row: usize) -> PlayResult<'_> {
+    fn read_play(&self, row: usize) -> PlayResult<'_> {
         Ok(RawPlay {
-            event_id: required("event_id", text(&self.event_id, row))?,
-            track_id: required("track_id", integer(&self.track_id, row))?,
-            owner_id: required("owner_id", integer(&self.owner_id, row))?,
+            event_id: require("event_id", text(&self.event_id, row))?,
+            track_id: require("track_id", integer(&self.track_id, row))?,
+            owner_id: require("owner_id", integer(&self.owner_id, row))?,
             listener_id: integer(&self.listener_id, row),
             country: text(&self.country, row),
             referrer: text(&self.referrer, row),
             app_id: integer(&self.app_id, row),
-            kind: required("kind", text(&self.kind, row))?,
-            at: required("at", self.at.at(row))?,
+            kind: require("kind", text(&self.kind, row))?,
+            at: require("at", self.at.time(row))?,
             amount: integer(&self.amount, row),
         })
     }
 }
 
 impl TimeColumn {
-    fn at(&self, row: usize) -> Option<RawTime<'_>> {
+    fn time(&self, row: usize) -> Option<RawTime<'_>> {
         match self {
             Self::Text(column) => text(column, row).map(RawTime::Text),
             Self::Millis(column) => {
@@ -154,7 +155,7 @@ fn integer(column: &Int64Array, row: usize) -> Option<i64> {
     column.is_valid(row).then(|| column.value(row))
 }
 
-fn required<T>(field: &str, value: Option<T>) -> Result<T, String> {
+fn require<T>(field: &str, value: Option<T>) -> Result<T, String> {
     value.ok_or_else(|| format!("{field} is required; got null"))
 }
 

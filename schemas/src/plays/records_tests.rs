@@ -33,9 +33,9 @@ impl Avro {
     }
 
     fn text(self, text: &str) -> Self {
-        let mut this = self.long(i64::try_from(text.len()).unwrap());
-        this.0.extend(text.as_bytes());
-        this
+        let mut record = self.long(i64::try_from(text.len()).unwrap());
+        record.0.extend(text.as_bytes());
+        record
     }
 
     fn null(self) -> Self {
@@ -95,10 +95,10 @@ fn reason(record: &[u8], writers: &WriterSchemas) -> String {
 /// Returns our schema with another type of a field.
 fn with(field: &str, declared: &str) -> String {
     let mut schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
-    for one in schema["fields"].as_array_mut().unwrap() {
-        if one["name"] == field {
-            one["type"] = serde_json::from_str(declared).unwrap();
-            one.as_object_mut().unwrap().remove("default");
+    for schema_field in schema["fields"].as_array_mut().unwrap() {
+        if schema_field["name"] == field {
+            schema_field["type"] = serde_json::from_str(declared).unwrap();
+            schema_field.as_object_mut().unwrap().remove("default");
         }
     }
     schema.to_string()
@@ -176,9 +176,13 @@ fn rejected_records_do_not_affect_others() {
 fn validates_values_like_lines() {
     let line = |field: &str, value: &str| {
         let line = String::from_utf8(JSON.to_vec()).unwrap();
-        let given = line.split(&format!("\"{field}\":")).nth(1).unwrap();
-        let given = given.split(',').next().unwrap().trim_end_matches('}');
-        check_line(line.replace(given, value).as_bytes()).unwrap_err()
+        let value_of_line = line.split(&format!("\"{field}\":")).nth(1).unwrap();
+        let value_of_line = value_of_line
+            .split(',')
+            .next()
+            .unwrap()
+            .trim_end_matches('}');
+        check_line(line.replace(value_of_line, value).as_bytes()).unwrap_err()
     };
     let writers = writers(&[]);
     let long = "x".repeat(2000);
@@ -337,9 +341,9 @@ fn many_records_keep_their_order() {
         &writers(&[]),
     );
     assert_eq!(decoded.rejected.len(), 5);
-    let taken = (0..5000).filter(|n| ![0, 1023, 1024, 2500, 4999].contains(n));
-    let taken: Vec<&str> = taken.map(|n| names[n].as_str()).collect();
-    assert_eq!(ids(&decoded.events), taken);
+    let accepted = (0..5000).filter(|n| ![0, 1023, 1024, 2500, 4999].contains(n));
+    let accepted: Vec<&str> = accepted.map(|n| names[n].as_str()).collect();
+    assert_eq!(ids(&decoded.events), accepted);
 }
 
 proptest! {
@@ -347,7 +351,7 @@ proptest! {
     #[test]
     fn any_bytes_are_accepted_or_rejected(
         noise in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..8),
-        (at, byte) in (5..30_usize, any::<u8>()),
+        (index, byte) in (5..30_usize, any::<u8>()),
         cut in 5..40_usize,
     ) {
         let mut records: Vec<Vec<u8>> = Vec::new();
@@ -356,14 +360,14 @@ proptest! {
             records.push([&[0, 0, 0, 0, 7], bytes.as_slice()].concat());
         }
         let mut damaged = good("g");
-        let at = at.min(damaged.len() - 1);
-        damaged[at] = byte;
+        let index = index.min(damaged.len() - 1);
+        damaged[index] = byte;
         records.push(damaged);
         records.push(good("g")[..cut.min(good("g").len() - 1)].to_vec());
         let decoded = decode(&records.iter().map(Vec::as_slice).collect::<Vec<_>>(), &writers(&[]));
         prop_assert_eq!(decoded.events.num_rows() + decoded.rejected.len(), records.len());
-        let wrong = decoded.rejected.iter().filter(|one| records[one.index] == good("g")).count();
+        let wrong = decoded.rejected.iter().filter(|rejected| records[rejected.index] == good("g")).count();
         prop_assert_eq!(wrong, 0);
-        prop_assert_eq!(decoded.rejected.last().map(|one| one.index), Some(records.len() - 1));
+        prop_assert_eq!(decoded.rejected.last().map(|rejected| rejected.index), Some(records.len() - 1));
     }
 }

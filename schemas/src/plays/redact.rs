@@ -73,29 +73,32 @@ pub fn redact_lines<'a>(
         if listener.is_some_and(&is_suppressed)
             && let Ok(index) = usize::try_from(offsets.value(row))
         {
-            redacted.insert(index, line_without_listener(&events, row)?);
+            redacted.insert(index, format_line_without_listener(&events, row)?);
         }
     }
     Ok(redacted)
 }
 
 /// Formats a row as a JSON line without the listener.
-fn line_without_listener(events: &RecordBatch, row: usize) -> Result<Vec<u8>, ArrowError> {
+fn format_line_without_listener(events: &RecordBatch, row: usize) -> Result<Vec<u8>, ArrowError> {
     let mut line = Map::new();
     for name in [
         "event_id", "track_id", "owner_id", "country", "referrer", "app_id", "kind", "at", "amount",
     ] {
-        let Some(column) = events.column_by_name(name).filter(|one| one.is_valid(row)) else {
+        let Some(column) = events
+            .column_by_name(name)
+            .filter(|column| column.is_valid(row))
+        else {
             continue;
         };
-        let value = if let Some(text) = column.as_string_opt::<i32>() {
-            Value::from(text.value(row))
-        } else if let Some(number) = column.as_primitive_opt::<Int64Type>() {
-            Value::from(number.value(row))
-        } else if let Some(at) = column.as_primitive_opt::<TimestampMicrosecondType>() {
-            let at = Timestamp::from_microsecond(at.value(row));
+        let value = if let Some(texts) = column.as_string_opt::<i32>() {
+            Value::from(texts.value(row))
+        } else if let Some(numbers) = column.as_primitive_opt::<Int64Type>() {
+            Value::from(numbers.value(row))
+        } else if let Some(times) = column.as_primitive_opt::<TimestampMicrosecondType>() {
+            let time = Timestamp::from_microsecond(times.value(row));
             Value::from(
-                at.map_err(|e| ArrowError::ComputeError(e.to_string()))?
+                time.map_err(|e| ArrowError::ComputeError(e.to_string()))?
                     .to_string(),
             )
         } else {
@@ -118,7 +121,7 @@ mod tests {
         "no line",
     ];
 
-    fn decoded(lines: &[&[u8]]) -> RecordBatch {
+    fn decode(lines: &[&[u8]]) -> RecordBatch {
         let lines = lines.iter().map(|bytes| Line {
             offset: 0,
             logged_at_ms: 0,
@@ -130,13 +133,16 @@ mod tests {
     #[test]
     fn redaction_keeps_the_identity() {
         let lines: Vec<&[u8]> = LINES.iter().map(|line| line.as_bytes()).collect();
-        let events = decoded(&lines);
-        let without = redact_listeners(&events, |id| id == 7).unwrap();
-        let listeners = without.column_by_name("listener_id").unwrap();
+        let events = decode(&lines);
+        let without_listeners = redact_listeners(&events, |id| id == 7).unwrap();
+        let listeners = without_listeners.column_by_name("listener_id").unwrap();
         let listeners: Vec<_> = listeners.as_primitive::<Int64Type>().iter().collect();
         assert_eq!(listeners, [None, Some(8), None]);
-        assert_eq!(event_identities(&events), event_identities(&without));
-        assert!(redact_listeners(&without, |id| id == 7).is_none());
+        assert_eq!(
+            event_identities(&events),
+            event_identities(&without_listeners)
+        );
+        assert!(redact_listeners(&without_listeners, |id| id == 7).is_none());
         assert!(redact_listeners(&events, |_| false).is_none());
     }
 
@@ -144,12 +150,12 @@ mod tests {
     fn a_redacted_line_lacks_only_the_listener() {
         let lines: Vec<&[u8]> = LINES.iter().map(|line| line.as_bytes()).collect();
         let writers = WriterSchemas::default();
-        let found = redact_lines(lines.iter().copied(), &writers, |id| id == 7).unwrap();
-        assert_eq!(found.keys().collect::<Vec<_>>(), [&0]);
-        let text = std::str::from_utf8(&found[&0]).unwrap();
+        let redacted = redact_lines(lines.iter().copied(), &writers, |id| id == 7).unwrap();
+        assert_eq!(redacted.keys().collect::<Vec<_>>(), [&0]);
+        let text = std::str::from_utf8(&redacted[&0]).unwrap();
         assert!(!text.contains('7') && !text.contains("name"), "{text}");
-        let events = decoded(&lines[..1]);
-        let without = redact_listeners(&events, |_| true).unwrap();
-        assert_eq!(decoded(&[&found[&0]]), without);
+        let events = decode(&lines[..1]);
+        let without_listeners = redact_listeners(&events, |_| true).unwrap();
+        assert_eq!(decode(&[&redacted[&0]]), without_listeners);
     }
 }

@@ -7,15 +7,15 @@
 //! - A **partition state** is the live state of one log partition.
 //! - Its **checkpoint** names the next offset to apply and the epoch that is being filled.
 //! - An **epoch** ends at a **cut**. Run e covers exactly the events below the cuts of epoch e.
-//! - A **read** adds to a batch row of epoch e the live deltas of the epochs after e. It does so
+//! - A **read** adds the live deltas of the epochs after e to a batch row of epoch e. It does so
 //!   only if the partition state ended its epoch e exactly at run e's sealed cut.
 //!
 //! Callers must keep these rules:
 //!
 //! - A reader reads the run records with the newest complete epochs first, then partition states
 //!   with their deltas, then rows. It reads the partition states of all partitions of the log, and
-//!   of [`Runs::partitions`] if that is larger. It does not answer a view that has a newest
-//!   complete run but no rows table.
+//!   of [`Runs::partition_count`] if that is larger. It fails for a view that has a complete run
+//!   but no rows table.
 //! - A worker reads the partition state first and then the run records.
 //! - A run records its result before it takes a stamp, and takes a stamp only while no newer run is
 //!   recorded. After its cuts are sealed, it reads the results that were recorded since. It leaves
@@ -31,7 +31,7 @@ mod worker;
 pub use partition_state::{
     Checkpoint, CheckpointMismatch, Cut, EndEpochError, GenerationStart, LastRecord, PartitionState,
 };
-pub use read::{base, is_readable};
+pub use read::{base_epoch, is_readable};
 pub use run::{Run, RunState, Runs};
 pub use seal::can_seal;
 pub use worker::{WorkerStep, needs_rebuild, next_step};
@@ -44,10 +44,3 @@ pub type Offset = i64;
 
 /// The incarnation of a partition state. Live deltas of another generation never count.
 pub type Generation = u64;
-
-#[cfg(test)]
-mod board_histories;
-#[cfg(test)]
-mod histories;
-#[cfg(test)]
-mod tests;

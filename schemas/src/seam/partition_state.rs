@@ -57,13 +57,13 @@ pub struct CheckpointMismatch {
     pub actual: Option<Checkpoint>,
 }
 
-/// Why an epoch could not be ended.
+/// The reason why an epoch could not be ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndEpochError {
     /// The partition state does not exist.
     #[error("the partition state is missing")]
     Missing,
-    /// The partition state fills another epoch and has no end of this one.
+    /// The partition state fills another epoch and has no end of the given one.
     #[error("the partition state fills epoch {} at offset {}", .0.epoch, .0.next_offset)]
     OtherEpoch(Checkpoint),
 }
@@ -136,8 +136,8 @@ impl PartitionState {
     /// Returns the offset from which on every event has been counted for a view.
     #[must_use]
     pub fn counted_since(&self, view: &str) -> Offset {
-        let since = self.since.get(view).copied();
-        since.unwrap_or(self.position.next_offset)
+        let offset = self.since.get(view).copied();
+        offset.unwrap_or(self.position.next_offset)
     }
 
     /// Returns the checkpoint.
@@ -164,7 +164,7 @@ impl PartitionState {
         next: Cut,
         views: &[&str],
     ) -> Result<(), CheckpointMismatch> {
-        self.expect(expected)?;
+        self.check_checkpoint(expected)?;
         if next.next_offset < expected.next_offset {
             return Err(self.mismatch());
         }
@@ -188,7 +188,7 @@ impl PartitionState {
     /// # Errors
     /// [`CheckpointMismatch`] if the checkpoint differs; nothing changes then.
     pub fn close_epoch(&mut self, expected: &Checkpoint) -> Result<(), CheckpointMismatch> {
-        self.expect(expected)?;
+        self.check_checkpoint(expected)?;
         self.advance_epoch();
         Ok(())
     }
@@ -197,7 +197,7 @@ impl PartitionState {
     /// ended already.
     ///
     /// # Errors
-    /// [`EndEpochError`] if the partition state fills another epoch and has no end of this one.
+    /// [`EndEpochError`] if the partition state fills another epoch and has no end of `epoch`.
     pub fn end_epoch(&mut self, epoch: Epoch) -> Result<Cut, EndEpochError> {
         if let Some(bound) = self.bounds.get(&epoch) {
             return Ok(*bound);
@@ -209,8 +209,8 @@ impl PartitionState {
         Ok(self.position)
     }
 
-    /// Prunes the epochs up to `epoch` if that one ended exactly at the run's cut. Returns whether
-    /// anything changed. Retains `keep_bounds` old bounds.
+    /// Prunes the epochs up to `epoch` if that epoch ended exactly at the run's cut. Returns
+    /// whether the state changed. Retains `keep_bounds` old bounds.
     pub fn prune_through(&mut self, epoch: Epoch, cut: Cut, keep_bounds: u64) -> bool {
         let is_at_cut = self
             .bounds
@@ -240,8 +240,9 @@ impl PartitionState {
         if actual != expected {
             return Err(CheckpointMismatch { actual });
         }
-        let next = current.map_or(1, |state| state.generation.saturating_add(1));
-        Ok(Self::new_generation(next.max(start.generation_min), start))
+        let generation = current.map_or(1, |state| state.generation.saturating_add(1));
+        let generation = generation.max(start.generation_min);
+        Ok(Self::new_generation(generation, start))
     }
 
     fn advance_epoch(&mut self) {
@@ -249,7 +250,7 @@ impl PartitionState {
         self.epoch += 1;
     }
 
-    fn expect(&self, expected: &Checkpoint) -> Result<(), CheckpointMismatch> {
+    fn check_checkpoint(&self, expected: &Checkpoint) -> Result<(), CheckpointMismatch> {
         if self.checkpoint() == *expected {
             Ok(())
         } else {

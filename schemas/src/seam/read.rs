@@ -8,7 +8,7 @@ use super::{Epoch, PartitionState, Runs};
 /// Returns the epoch after which live deltas count: the later one of the row's epoch and the newest
 /// complete run. A missing row has epoch 0.
 #[must_use]
-pub fn base(row_epoch: Epoch, newest: Epoch) -> Epoch {
+pub fn base_epoch(row_epoch: Epoch, newest: Epoch) -> Epoch {
     row_epoch.max(newest)
 }
 

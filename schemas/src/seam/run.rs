@@ -46,7 +46,7 @@ pub struct Runs(BTreeMap<Epoch, Run>);
 impl Runs {
     /// Returns the newest complete run, or 0 before the first.
     #[must_use]
-    pub fn newest(&self) -> Epoch {
+    pub fn newest_complete(&self) -> Epoch {
         self.0
             .values()
             .rev()
@@ -75,8 +75,8 @@ impl Runs {
     /// rows.
     #[must_use]
     pub fn sealed_cut(&self, epoch: Epoch, partition: usize) -> Option<Cut> {
-        let proposed = |run: &Run| run.state == RunState::Proposed;
-        if self.0.get(&epoch).is_some_and(proposed) {
+        let is_proposed = |run: &Run| run.state == RunState::Proposed;
+        if self.0.get(&epoch).is_some_and(is_proposed) {
             return None;
         }
         self.cut(epoch, partition)
@@ -91,7 +91,7 @@ impl Runs {
         log_end: Offset,
         generation_min: Generation,
     ) -> GenerationStart {
-        let newest = self.newest();
+        let newest = self.newest_complete();
         GenerationStart {
             newest,
             cut: self.cut(newest, partition).unwrap_or_else(Cut::start),
@@ -102,13 +102,13 @@ impl Runs {
 
     /// Returns the largest number of partitions that a recorded run has cuts for.
     #[must_use]
-    pub fn partitions(&self) -> usize {
+    pub fn partition_count(&self) -> usize {
         self.0.values().map(|run| run.cuts.len()).max().unwrap_or(0)
     }
 
     /// Returns the run that is open: it is in progress, or its process died.
     #[must_use]
-    pub fn open(&self) -> Option<&Run> {
+    pub fn open_run(&self) -> Option<&Run> {
         self.0
             .values()
             .next_back()
@@ -118,7 +118,7 @@ impl Runs {
     /// Returns the number of the open run, or else of the next one.
     #[must_use]
     pub fn next_epoch(&self) -> Epoch {
-        match (self.open(), self.0.keys().next_back()) {
+        match (self.open_run(), self.0.keys().next_back()) {
             (Some(run), _) => run.epoch,
             (None, Some(last)) => last + 1,
             (None, None) => 1,

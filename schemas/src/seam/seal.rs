@@ -6,8 +6,9 @@ use super::{Cut, Epoch, PartitionState, Runs, needs_rebuild};
 /// epoch ended at the cut, and it has the boundaries of all earlier runs.
 ///
 /// `runs` are the records from which the run started, so they include all runs before `epoch`. A
-/// partition state that reverted to before an earlier run's cut can still end an epoch. If its cut
-/// were sealed, it would lie before the earlier cut, and an incremental run would be wrong.
+/// partition state that reverted to a position before an earlier run's cut can still end an epoch.
+/// If that cut were sealed, it would be before the earlier cut, and an incremental run would be
+/// wrong.
 #[must_use]
 pub fn can_seal(
     state: Option<&PartitionState>,

@@ -23,22 +23,25 @@ pub enum WorkerStep {
 /// must have been read before the runs.
 #[must_use]
 pub fn needs_rebuild(state: &PartitionState, partition: usize, runs: &Runs) -> bool {
-    let newest = runs.newest();
+    let newest = runs.newest_complete();
     // An epoch is pruned only after its run is complete, so run records were lost.
     if state.oldest > newest + 1 {
         return true;
     }
     // The current epoch has a sealed cut before the position, and the position cannot move back.
-    let passed = |cut: Cut| cut.next_offset < state.position.next_offset;
-    if runs.sealed_cut(state.epoch, partition).is_some_and(passed) {
+    let is_passed = |cut: Cut| cut.next_offset < state.position.next_offset;
+    if runs
+        .sealed_cut(state.epoch, partition)
+        .is_some_and(is_passed)
+    {
         return true;
     }
-    let complete_zero = (newest == 0).then_some(0);
+    let run_zero = (newest == 0).then_some(0);
     let recorded = runs
         .iter()
         .filter(|run| run.state != RunState::Proposed && run.epoch >= newest)
         .map(|run| run.epoch);
-    complete_zero
+    run_zero
         .into_iter()
         .chain(recorded)
         .filter(|epoch| epoch + 1 >= state.oldest)

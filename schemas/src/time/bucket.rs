@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::named;
 
 /// An instant: whole seconds since 1970-01-01T00:00:00Z, negative before.
-pub type Seconds = i64;
+pub type UnixSeconds = i64;
 
 /// A quarter of an hour. Every edge of a request is a multiple of it, because since 1972 all time
 /// zones differ from UTC by whole quarters of an hour.
-pub const QUARTER_SECONDS: Seconds = 900;
+pub const QUARTER_HOUR_SECONDS: UnixSeconds = 900;
 
-const HOUR_SECONDS: Seconds = 3_600;
-const DAY_SECONDS: Seconds = 86_400;
+const HOUR_SECONDS: UnixSeconds = 3_600;
+const DAY_SECONDS: UnixSeconds = 86_400;
 
 /// Days from 0000-03-01 to 1970-01-01. If years begin in March, a leap day is their last day.
 const EPOCH_DAY: i64 = 719_468;
@@ -26,14 +26,14 @@ const ERA_DAYS: i64 = 146_097;
 
 /// A half-open range of instants: `from` is included, `to` is not. Either side may be unbounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Range {
+pub struct TimeRange {
     /// The first instant; `None` if unbounded.
-    pub from: Option<Seconds>,
+    pub from: Option<UnixSeconds>,
     /// The instant after the last one; `None` if unbounded.
-    pub to: Option<Seconds>,
+    pub to: Option<UnixSeconds>,
 }
 
-impl Range {
+impl TimeRange {
     /// All time.
     pub const ALL: Self = Self {
         from: None,
@@ -42,7 +42,7 @@ impl Range {
 
     /// Creates the range from `from` (included) to `to` (excluded).
     #[must_use]
-    pub const fn new(from: Seconds, to: Seconds) -> Self {
+    pub const fn new(from: UnixSeconds, to: UnixSeconds) -> Self {
         Self {
             from: Some(from),
             to: Some(to),
@@ -51,7 +51,7 @@ impl Range {
 
     /// Returns whether the range contains the instant.
     #[must_use]
-    pub fn contains(&self, seconds: Seconds) -> bool {
+    pub fn contains(&self, seconds: UnixSeconds) -> bool {
         self.from.is_none_or(|from| from <= seconds) && self.to.is_none_or(|to| seconds < to)
     }
 
@@ -67,9 +67,10 @@ named! {
     /// width.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum Width {
+    pub enum BucketWidth {
         /// A quarter of an hour.
-        Quarter = "quarter",
+        #[serde(rename = "quarter")]
+        QuarterHour = "quarter",
         /// An hour.
         Hour = "hour",
         /// A day in UTC.
@@ -81,36 +82,36 @@ named! {
     }
 }
 
-impl Width {
-    /// Returns the start of the bucket that contains the instant; 0 for [`Width::All`]. A start
-    /// before `i64::MIN` saturates.
+impl BucketWidth {
+    /// Returns the start of the bucket that contains the instant; 0 for [`BucketWidth::All`]. A
+    /// start before `i64::MIN` saturates.
     #[must_use]
-    pub const fn floor(self, seconds: Seconds) -> Seconds {
+    pub const fn floor(self, seconds: UnixSeconds) -> UnixSeconds {
         match self {
-            Self::Quarter => floor_to(seconds, QUARTER_SECONDS),
-            Self::Hour => floor_to(seconds, HOUR_SECONDS),
-            Self::Day => floor_to(seconds, DAY_SECONDS),
-            Self::Month => first_day(month_of(seconds)).saturating_mul(DAY_SECONDS),
+            Self::QuarterHour => floor_to_width(seconds, QUARTER_HOUR_SECONDS),
+            Self::Hour => floor_to_width(seconds, HOUR_SECONDS),
+            Self::Day => floor_to_width(seconds, DAY_SECONDS),
+            Self::Month => first_day_of_month(utc_month(seconds)).saturating_mul(DAY_SECONDS),
             Self::All => 0,
         }
     }
 
     /// Returns the start of the bucket after the one that contains the instant. Returns `None` for
-    /// [`Width::All`] and beyond `i64::MAX`.
+    /// [`BucketWidth::All`] and beyond `i64::MAX`.
     #[must_use]
-    pub const fn next(self, seconds: Seconds) -> Option<Seconds> {
+    pub const fn next(self, seconds: UnixSeconds) -> Option<UnixSeconds> {
         match self {
-            Self::Quarter => self.floor(seconds).checked_add(QUARTER_SECONDS),
+            Self::QuarterHour => self.floor(seconds).checked_add(QUARTER_HOUR_SECONDS),
             Self::Hour => self.floor(seconds).checked_add(HOUR_SECONDS),
             Self::Day => self.floor(seconds).checked_add(DAY_SECONDS),
-            Self::Month => first_day(month_of(seconds) + 1).checked_mul(DAY_SECONDS),
+            Self::Month => first_day_of_month(utc_month(seconds) + 1).checked_mul(DAY_SECONDS),
             Self::All => None,
         }
     }
 
     /// Returns the first bucket start at or after the instant; `None` if there is none.
     #[must_use]
-    pub const fn ceil(self, seconds: Seconds) -> Option<Seconds> {
+    pub const fn ceil(self, seconds: UnixSeconds) -> Option<UnixSeconds> {
         if self.is_aligned(seconds) {
             Some(seconds)
         } else {
@@ -120,14 +121,14 @@ impl Width {
 
     /// Returns whether a bucket starts at the instant.
     #[must_use]
-    pub const fn is_aligned(self, seconds: Seconds) -> bool {
+    pub const fn is_aligned(self, seconds: UnixSeconds) -> bool {
         self.floor(seconds) == seconds
     }
 }
 
 /// Returns the UTC day of an instant, as days since 1970-01-01.
 #[must_use]
-pub const fn day_of(seconds: Seconds) -> i64 {
+pub const fn utc_day(seconds: UnixSeconds) -> i64 {
     seconds.div_euclid(DAY_SECONDS)
 }
 
@@ -136,8 +137,8 @@ pub const fn day_of(seconds: Seconds) -> i64 {
 /// Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>). It
 /// runs for each row and, unlike a calendar library, has no range of years.
 #[must_use]
-pub const fn month_of(seconds: Seconds) -> i64 {
-    let days = day_of(seconds) + EPOCH_DAY;
+pub const fn utc_month(seconds: UnixSeconds) -> i64 {
+    let days = utc_day(seconds) + EPOCH_DAY;
     let era = days.div_euclid(ERA_DAYS);
     let day_of_era = days.rem_euclid(ERA_DAYS);
     let year_of_era =
@@ -148,7 +149,7 @@ pub const fn month_of(seconds: Seconds) -> i64 {
 }
 
 /// Returns the first day of a month, both relative to the epoch: Hinnant's `days_from_civil`.
-const fn first_day(month: i64) -> i64 {
+const fn first_day_of_month(month: i64) -> i64 {
     let months = month + EPOCH_MONTH;
     let year = months.div_euclid(12);
     let day_of_year = (153 * months.rem_euclid(12) + 2) / 5;
@@ -157,7 +158,7 @@ const fn first_day(month: i64) -> i64 {
     year.div_euclid(400) * ERA_DAYS + day_of_era - EPOCH_DAY
 }
 
-const fn floor_to(seconds: Seconds, width: Seconds) -> Seconds {
+const fn floor_to_width(seconds: UnixSeconds, width: UnixSeconds) -> UnixSeconds {
     seconds.div_euclid(width).saturating_mul(width)
 }
 

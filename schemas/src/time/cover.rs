@@ -1,23 +1,23 @@
 //! Covers a range exactly with the smallest number of stored buckets.
 //!
-//! This module chooses the widths. The widths of a view are a parameter; the result is runs of
+//! This module chooses the widths. The widths of a view are a parameter; the result is spans of
 //! buckets.
 
-use super::bucket::{Range, Seconds, Width};
-use super::format_instant;
+use super::bucket::{BucketWidth, TimeRange, UnixSeconds};
+use super::format_instant_seconds;
 
-/// A run of adjacent buckets of one width.
+/// Adjacent buckets of one width.
 ///
-/// Both sides are present with two exceptions: [`Width::All`] has neither, and an unbounded run
-/// lacks its open side.
+/// Both sides are present with two exceptions: [`BucketWidth::All`] has neither, and an unbounded
+/// span lacks its open side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Span {
+pub struct BucketSpan {
     /// The width of each bucket.
-    pub width: Width,
+    pub width: BucketWidth,
     /// The start of the first bucket; `None` if unbounded.
-    pub from: Option<Seconds>,
+    pub from: Option<UnixSeconds>,
     /// The start of the bucket after the last one; `None` if unbounded.
-    pub to: Option<Seconds>,
+    pub to: Option<UnixSeconds>,
 }
 
 /// The reason why buckets cannot cover a range.
@@ -28,16 +28,16 @@ pub enum CoverError {
     NoWidths,
     /// An edge is within a bucket of the finest width.
     #[error(
-        "the range's {edge} {at} is not at the start of a bucket (finest width of the view: {width}): \
+        "the range's {edge} {instant} is not at the start of a bucket (finest width of the view: {width}): \
          choose an edge that is, in UTC"
     )]
     NotAligned {
         /// Which edge, `from` or `to`.
         edge: &'static str,
-        /// The edge.
-        at: String,
+        /// The edge in UTC.
+        instant: String,
         /// The finest width of the view.
-        width: Width,
+        width: BucketWidth,
     },
 }
 
@@ -45,51 +45,51 @@ pub enum CoverError {
 /// then coarse ones, then finer ones at the right edge.
 ///
 /// Spans are in order of time, and adjacent buckets of one width form one span. An empty range has
-/// no spans. All time is the bucket of [`Width::All`] if the view has it, else an unbounded run of
-/// the coarsest width. A range with one absent side ends with an unbounded run of the coarsest
+/// no spans. All time is the bucket of [`BucketWidth::All`] if the view has it, else an unbounded
+/// span of the coarsest width. A range with one absent side ends with an unbounded span of that
 /// width.
 ///
 /// # Errors
 ///
 /// [`CoverError`] if there is no bounded width, or an edge is not the start of a bucket of the
 /// finest width.
-pub fn cover(range: Range, widths: &[Width]) -> Result<Vec<Span>, CoverError> {
+pub fn cover(range: TimeRange, widths: &[BucketWidth]) -> Result<Vec<BucketSpan>, CoverError> {
     if range.is_empty() {
         return Ok(Vec::new());
     }
-    if range == Range::ALL && widths.contains(&Width::All) {
-        return Ok(vec![Span {
-            width: Width::All,
+    if range == TimeRange::ALL && widths.contains(&BucketWidth::All) {
+        return Ok(vec![BucketSpan {
+            width: BucketWidth::All,
             from: None,
             to: None,
         }]);
     }
-    let mut coarsest_first: Vec<Width> = widths
+    let mut coarsest_first: Vec<BucketWidth> = widths
         .iter()
         .copied()
-        .filter(|width| *width != Width::All)
+        .filter(|width| *width != BucketWidth::All)
         .collect();
-    coarsest_first.sort_unstable_by(|one, other| other.cmp(one));
+    coarsest_first.sort_unstable_by(|a, b| b.cmp(a));
     coarsest_first.dedup();
 
     let finest = *coarsest_first.last().ok_or(CoverError::NoWidths)?;
-    for (edge, at) in [("from", range.from), ("to", range.to)] {
-        if let Some(at) = at.filter(|at| !finest.is_aligned(*at)) {
+    for (edge, instant) in [("from", range.from), ("to", range.to)] {
+        if let Some(instant) = instant.filter(|instant| !finest.is_aligned(*instant)) {
             return Err(CoverError::NotAligned {
                 edge,
-                at: format_instant(at),
+                instant: format_instant_seconds(instant),
                 width: finest,
             });
         }
     }
     let mut spans = Vec::new();
-    push(&mut spans, range, &coarsest_first);
+    push_spans(&mut spans, range, &coarsest_first);
     Ok(spans)
 }
 
 /// Appends the spans of a range whose edges are aligned to the finest width. Widths nest, so the
-/// rest on either side of the coarse run is shorter than a coarse bucket.
-fn push(spans: &mut Vec<Span>, range: Range, coarsest_first: &[Width]) {
+/// rest on either side of the coarse span is shorter than a coarse bucket.
+fn push_spans(spans: &mut Vec<BucketSpan>, range: TimeRange, coarsest_first: &[BucketWidth]) {
     let [width, finer @ ..] = coarsest_first else {
         return;
     };
@@ -99,39 +99,39 @@ fn push(spans: &mut Vec<Span>, range: Range, coarsest_first: &[Width]) {
     // There is no bucket start at or after an edge in the last bucket of the i64 range.
     let from = range.from.map(|from| width.ceil(from));
     let to = range.to.map(|to| width.floor(to));
-    let run = match (from, to) {
+    let coarse = match (from, to) {
         (Some(None), _) => None,
         (from, to) => {
-            let run = Range {
+            let coarse = TimeRange {
                 from: from.flatten(),
                 to,
             };
-            (!run.is_empty()).then_some(run)
+            (!coarse.is_empty()).then_some(coarse)
         }
     };
-    let Some(run) = run else {
-        return push(spans, range, finer);
+    let Some(coarse) = coarse else {
+        return push_spans(spans, range, finer);
     };
-    if run.from.is_some() {
-        push(
+    if coarse.from.is_some() {
+        push_spans(
             spans,
-            Range {
+            TimeRange {
                 from: range.from,
-                to: run.from,
+                to: coarse.from,
             },
             finer,
         );
     }
-    spans.push(Span {
+    spans.push(BucketSpan {
         width: *width,
-        from: run.from,
-        to: run.to,
+        from: coarse.from,
+        to: coarse.to,
     });
-    if run.to.is_some() {
-        push(
+    if coarse.to.is_some() {
+        push_spans(
             spans,
-            Range {
-                from: run.to,
+            TimeRange {
+                from: coarse.to,
                 to: range.to,
             },
             finer,

@@ -5,99 +5,130 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FOUR: [Width; 4] = [Width::Quarter, Width::Hour, Width::Day, Width::Month];
+const FOUR: [BucketWidth; 4] = [
+    BucketWidth::QuarterHour,
+    BucketWidth::Hour,
+    BucketWidth::Day,
+    BucketWidth::Month,
+];
 
-fn at(text: &str) -> Seconds {
+fn seconds_at(text: &str) -> UnixSeconds {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
-fn span(width: Width, from: &str, to: &str) -> Span {
-    Span {
+fn span(width: BucketWidth, from: &str, to: &str) -> BucketSpan {
+    BucketSpan {
         width,
-        from: Some(at(from)),
-        to: Some(at(to)),
+        from: Some(seconds_at(from)),
+        to: Some(seconds_at(to)),
     }
 }
 
 #[test]
 fn covers_from_fine_to_coarse_and_back() {
-    let range = Range::new(at("2026-01-30T22:45:00Z"), at("2026-04-02T01:30:00Z"));
+    let range = TimeRange::new(
+        seconds_at("2026-01-30T22:45:00Z"),
+        seconds_at("2026-04-02T01:30:00Z"),
+    );
     let expected = [
         span(
-            Width::Quarter,
+            BucketWidth::QuarterHour,
             "2026-01-30T22:45:00Z",
             "2026-01-30T23:00:00Z",
         ),
-        span(Width::Hour, "2026-01-30T23:00:00Z", "2026-01-31T00:00:00Z"),
-        span(Width::Day, "2026-01-31T00:00:00Z", "2026-02-01T00:00:00Z"),
-        span(Width::Month, "2026-02-01T00:00:00Z", "2026-04-01T00:00:00Z"),
-        span(Width::Day, "2026-04-01T00:00:00Z", "2026-04-02T00:00:00Z"),
-        span(Width::Hour, "2026-04-02T00:00:00Z", "2026-04-02T01:00:00Z"),
         span(
-            Width::Quarter,
+            BucketWidth::Hour,
+            "2026-01-30T23:00:00Z",
+            "2026-01-31T00:00:00Z",
+        ),
+        span(
+            BucketWidth::Day,
+            "2026-01-31T00:00:00Z",
+            "2026-02-01T00:00:00Z",
+        ),
+        span(
+            BucketWidth::Month,
+            "2026-02-01T00:00:00Z",
+            "2026-04-01T00:00:00Z",
+        ),
+        span(
+            BucketWidth::Day,
+            "2026-04-01T00:00:00Z",
+            "2026-04-02T00:00:00Z",
+        ),
+        span(
+            BucketWidth::Hour,
+            "2026-04-02T00:00:00Z",
+            "2026-04-02T01:00:00Z",
+        ),
+        span(
+            BucketWidth::QuarterHour,
             "2026-04-02T01:00:00Z",
             "2026-04-02T01:30:00Z",
         ),
     ];
     assert_eq!(cover(range, &FOUR).unwrap(), expected);
     let shuffled = [
-        Width::Month,
-        Width::Quarter,
-        Width::All,
-        Width::Day,
-        Width::Hour,
-        Width::Day,
+        BucketWidth::Month,
+        BucketWidth::QuarterHour,
+        BucketWidth::All,
+        BucketWidth::Day,
+        BucketWidth::Hour,
+        BucketWidth::Day,
     ];
     assert_eq!(cover(range, &shuffled).unwrap(), expected);
 }
 
 #[test]
 fn finer_buckets_fill_gaps() {
-    let range = Range::new(at("2026-01-15T00:00:00Z"), at("2026-02-20T00:00:00Z"));
+    let range = TimeRange::new(
+        seconds_at("2026-01-15T00:00:00Z"),
+        seconds_at("2026-02-20T00:00:00Z"),
+    );
     let days = [span(
-        Width::Day,
+        BucketWidth::Day,
         "2026-01-15T00:00:00Z",
         "2026-02-20T00:00:00Z",
     )];
     assert_eq!(cover(range, &FOUR).unwrap(), days);
     let hours = [span(
-        Width::Hour,
+        BucketWidth::Hour,
         "2026-01-15T00:00:00Z",
         "2026-02-20T00:00:00Z",
     )];
-    assert_eq!(cover(range, &[Width::Hour]).unwrap(), hours);
+    assert_eq!(cover(range, &[BucketWidth::Hour]).unwrap(), hours);
 }
 
 #[test]
 fn all_time_is_one_bucket_or_an_unbounded_run() {
     let endless = |width| {
-        vec![Span {
+        vec![BucketSpan {
             width,
             from: None,
             to: None,
         }]
     };
     assert_eq!(
-        cover(Range::ALL, &[Width::Day, Width::All]).unwrap(),
-        endless(Width::All)
+        cover(TimeRange::ALL, &[BucketWidth::Day, BucketWidth::All]).unwrap(),
+        endless(BucketWidth::All)
     );
     assert_eq!(
-        cover(Range::ALL, &[Width::All]).unwrap(),
-        endless(Width::All)
+        cover(TimeRange::ALL, &[BucketWidth::All]).unwrap(),
+        endless(BucketWidth::All)
     );
     assert_eq!(
-        cover(Range::ALL, &[Width::Hour, Width::Day]).unwrap(),
-        endless(Width::Day)
+        cover(TimeRange::ALL, &[BucketWidth::Hour, BucketWidth::Day]).unwrap(),
+        endless(BucketWidth::Day)
     );
 }
 
 #[test]
 fn an_open_side_ends_in_a_run_of_the_coarsest_width() {
-    let edge = at("2026-01-31T23:00:00Z");
-    let widths = [Width::Hour, Width::Month, Width::All];
+    let edge = seconds_at("2026-01-31T23:00:00Z");
+    let widths = [BucketWidth::Hour, BucketWidth::Month, BucketWidth::All];
     assert_eq!(
         cover(
-            Range {
+            TimeRange {
                 from: Some(edge),
                 to: None
             },
@@ -105,35 +136,39 @@ fn an_open_side_ends_in_a_run_of_the_coarsest_width() {
         )
         .unwrap(),
         [
-            span(Width::Hour, "2026-01-31T23:00:00Z", "2026-02-01T00:00:00Z"),
-            Span {
-                width: Width::Month,
-                from: Some(at("2026-02-01T00:00:00Z")),
+            span(
+                BucketWidth::Hour,
+                "2026-01-31T23:00:00Z",
+                "2026-02-01T00:00:00Z"
+            ),
+            BucketSpan {
+                width: BucketWidth::Month,
+                from: Some(seconds_at("2026-02-01T00:00:00Z")),
                 to: None
             },
         ],
     );
     let spans = cover(
-        Range {
+        TimeRange {
             from: None,
             to: Some(edge),
         },
         &widths,
     )
     .unwrap();
-    let january = Some(at("2026-01-01T00:00:00Z"));
+    let january = Some(seconds_at("2026-01-01T00:00:00Z"));
     assert_eq!(
         spans[0],
-        Span {
-            width: Width::Month,
+        BucketSpan {
+            width: BucketWidth::Month,
             from: None,
             to: january
         }
     );
     assert_eq!(
         spans[1],
-        Span {
-            width: Width::Hour,
+        BucketSpan {
+            width: BucketWidth::Hour,
             from: january,
             to: Some(edge)
         }
@@ -143,24 +178,27 @@ fn an_open_side_ends_in_a_run_of_the_coarsest_width() {
 
 #[test]
 fn an_empty_range_needs_no_buckets() {
-    assert_eq!(cover(Range::new(7, 7), &FOUR), Ok(vec![]));
-    assert_eq!(cover(Range::new(900, 0), &[]), Ok(vec![]));
+    assert_eq!(cover(TimeRange::new(7, 7), &FOUR), Ok(vec![]));
+    assert_eq!(cover(TimeRange::new(900, 0), &[]), Ok(vec![]));
 }
 
 #[test]
 fn errors_explain_what_to_do() {
-    let message = |range, widths: &[Width]| cover(range, widths).unwrap_err().to_string();
+    let message = |range, widths: &[BucketWidth]| cover(range, widths).unwrap_err().to_string();
     assert_eq!(
         message(
-            Range::new(at("2026-01-01T00:15:00Z"), at("2026-01-02T00:00:00Z")),
-            &[Width::Hour]
+            TimeRange::new(
+                seconds_at("2026-01-01T00:15:00Z"),
+                seconds_at("2026-01-02T00:00:00Z")
+            ),
+            &[BucketWidth::Hour]
         ),
         "the range's from 2026-01-01T00:15:00Z is not at the start of a bucket (finest width of the view: \
          hour): choose an edge that is, in UTC",
     );
     assert_eq!(
         message(
-            Range {
+            TimeRange {
                 from: None,
                 to: Some(1)
             },
@@ -171,36 +209,39 @@ fn errors_explain_what_to_do() {
     );
     let no_widths = "the view has no buckets of bounded width: request all time, or add such \
                      buckets";
-    assert_eq!(message(Range::new(0, 900), &[Width::All]), no_widths);
-    assert_eq!(message(Range::ALL, &[]), no_widths);
+    assert_eq!(
+        message(TimeRange::new(0, 900), &[BucketWidth::All]),
+        no_widths
+    );
+    assert_eq!(message(TimeRange::ALL, &[]), no_widths);
 }
 
 #[test]
 fn the_ends_of_the_i64_range_do_not_panic() {
     let (low, high) = (
-        Width::Quarter.floor(i64::MIN + 900),
-        Width::Quarter.floor(i64::MAX),
+        BucketWidth::QuarterHour.floor(i64::MIN + 900),
+        BucketWidth::QuarterHour.floor(i64::MAX),
     );
     for range in [
-        Range::new(low, high),
-        Range {
+        TimeRange::new(low, high),
+        TimeRange {
             from: Some(high),
             to: None,
         },
-        Range {
+        TimeRange {
             from: None,
             to: Some(low),
         },
-        Range::new(high - 900, high),
+        TimeRange::new(high - 900, high),
     ] {
         let spans = cover(range, &FOUR).unwrap();
         assert!(!spans.is_empty());
     }
 }
 
-fn widths() -> impl Strategy<Value = Vec<Width>> {
-    proptest::sample::subsequence(Width::ALL[1..].to_vec(), 0..=4).prop_map(|mut widths| {
-        widths.insert(0, Width::Quarter);
+fn widths() -> impl Strategy<Value = Vec<BucketWidth>> {
+    proptest::sample::subsequence(BucketWidth::ALL[1..].to_vec(), 0..=4).prop_map(|mut widths| {
+        widths.insert(0, BucketWidth::QuarterHour);
         widths
     })
 }
@@ -213,7 +254,7 @@ proptest! {
         widths in widths(),
     ) {
         let (from, to) = (start * 900, (start + quarters) * 900);
-        let spans = cover(Range::new(from, to), &widths).unwrap();
+        let spans = cover(TimeRange::new(from, to), &widths).unwrap();
         let mut reached = from;
         for (index, span) in spans.iter().enumerate() {
             let (begin, end) = (span.from.unwrap(), span.to.unwrap());
@@ -222,7 +263,7 @@ proptest! {
             prop_assert!(span.width.is_aligned(begin) && span.width.is_aligned(end));
             prop_assert!(index == 0 || spans[index - 1].width != span.width);
             // Widths nest: a cover is minimal if no run holds a whole bucket of a coarser width.
-            for coarser in widths.iter().filter(|width| **width > span.width && **width != Width::All) {
+            for coarser in widths.iter().filter(|width| **width > span.width && **width != BucketWidth::All) {
                 prop_assert!(coarser.next(coarser.ceil(begin).unwrap()).unwrap() > end);
             }
             reached = end;
@@ -233,11 +274,11 @@ proptest! {
     #[test]
     fn an_open_side_covers_the_same_as_a_far_edge(start in -400_000_i64..400_000, widths in widths()) {
         let from = start * 900;
-        let open = cover(Range { from: Some(from), to: None }, &widths).unwrap();
+        let open = cover(TimeRange { from: Some(from), to: None }, &widths).unwrap();
         let coarsest = open.last().unwrap().width;
         let far = coarsest.floor(from + 40_000 * 86_400);
         let mut closed = open;
         closed.last_mut().unwrap().to = Some(far);
-        prop_assert_eq!(closed, cover(Range::new(from, far), &widths).unwrap());
+        prop_assert_eq!(closed, cover(TimeRange::new(from, far), &widths).unwrap());
     }
 }

@@ -18,14 +18,14 @@ mod range_edge;
 pub mod series;
 pub mod zone;
 
-pub use bucket::{QUARTER_SECONDS, Range, Seconds, Width, day_of};
-pub use cover::{CoverError, Span, cover};
+pub use bucket::{BucketWidth, QUARTER_HOUR_SECONDS, TimeRange, UnixSeconds, utc_day};
+pub use cover::{BucketSpan, CoverError, cover};
 pub use period::{PeriodError, PeriodName, PeriodQuery, ResolvedPeriod, resolve};
-pub use series::{Interval, POINTS_MAX, Points, SeriesError, points};
+pub use series::{Interval, POINTS_MAX, Points, SeriesError, compute_points};
 pub use zone::{Zone, ZoneError};
 
 /// Formats an instant for messages: RFC 3339 in UTC, or the number of seconds outside the calendar.
-fn format_instant(seconds: Seconds) -> String {
+fn format_instant_seconds(seconds: UnixSeconds) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(
         |_| format!("second {seconds}"),
         |instant| instant.to_string(),

@@ -7,8 +7,8 @@
 use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan};
 
-use super::bucket::{Range, Seconds, Width};
-use super::format_instant;
+use super::bucket::{BucketWidth, TimeRange, UnixSeconds};
+use super::format_instant_seconds;
 use super::previous::PeriodStep;
 use super::range_edge::{self, EdgeError, RangeEdge};
 use super::zone::{Zone, ZoneError};
@@ -69,10 +69,10 @@ pub struct ResolvedPeriod {
     /// The named or default period.
     pub period: PeriodName,
     /// The whole period, including its future part.
-    pub range: Range,
+    pub range: TimeRange,
     /// The range to compare with, if a comparison is requested and the period has both edges. It is
     /// empty if the clocks skipped the previous day.
-    pub previous: Option<Range>,
+    pub previous: Option<TimeRange>,
     /// True if the period contains the current time.
     pub is_running: bool,
 }
@@ -116,7 +116,7 @@ pub enum PeriodError {
     },
     /// An instant between quarters of an hour.
     #[error(
-        "{parameter}={text:?} is not on a quarter of an hour (in UTC it is {at}): write an \
+        "{parameter}={text:?} is not on a quarter of an hour (in UTC it is {instant}): write an \
          instant at minute 00, 15, 30 or 45 in UTC, or a date"
     )]
     OffQuarter {
@@ -125,18 +125,18 @@ pub enum PeriodError {
         /// The text of the parameter.
         text: String,
         /// The instant in UTC.
-        at: String,
+        instant: String,
     },
     /// A local time that is not on a quarter of an hour in UTC.
     #[error(
-        "{edge} is at {at}, because {zone} then differed from UTC by a fraction of a quarter of an hour: \
+        "{edge} is at {instant}, because {zone} then differed from UTC by a fraction of a quarter of an hour: \
          choose another tz, a later time, or from and to as instants on a quarter of an hour"
     )]
     OddOffset {
         /// Which edge.
         edge: &'static str,
         /// The edge in UTC.
-        at: String,
+        instant: String,
         /// The zone's name.
         zone: String,
     },
@@ -201,20 +201,20 @@ pub fn resolve(query: &PeriodQuery<'_>, now: Timestamp) -> Result<ResolvedPeriod
         Some("previous") => true,
         Some(other) => return Err(PeriodError::UnknownCompare(other.to_owned())),
     };
-    let period = period_of(query)?;
-    let now = full_second(now);
+    let period = parse_period(query)?;
+    let now = floor_to_second(now);
 
     let (range, step) = match period {
-        PeriodName::All => (Range::ALL, None),
-        PeriodName::Custom => custom_period(query, &zone)?,
-        _ => named_period(query, period, &zone, now)?,
+        PeriodName::All => (TimeRange::ALL, None),
+        PeriodName::Custom => resolve_custom_period(query, &zone)?,
+        _ => resolve_named_period(query, period, &zone, now)?,
     };
     let is_running = range.contains(now);
     let previous = match (is_compared, step, range.from) {
         (true, Some(step), Some(from)) => {
-            let before = step.before(&zone, from, is_running.then_some(now))?;
-            on_quarters(PREVIOUS_EDGES, &zone, before)?;
-            Some(before)
+            let previous = step.previous_range(&zone, from, is_running.then_some(now))?;
+            check_on_quarters(PREVIOUS_EDGES, &zone, previous)?;
+            Some(previous)
         }
         _ => None,
     };
@@ -233,38 +233,38 @@ fn parse_zone(name: &str) -> Result<Zone, ZoneError> {
     Zone::parse(name).or_else(|unknown| Zone::parse(&name.replace(' ', "+")).map_err(|_| unknown))
 }
 
-fn period_of(query: &PeriodQuery<'_>) -> Result<PeriodName, PeriodError> {
-    let edges = query.from.is_some() || query.to.is_some();
+fn parse_period(query: &PeriodQuery<'_>) -> Result<PeriodName, PeriodError> {
+    let has_edges = query.from.is_some() || query.to.is_some();
     let period = match query.period {
         Some(name) => name.parse()?,
-        None if edges => PeriodName::Custom,
+        None if has_edges => PeriodName::Custom,
         None => PeriodName::All,
     };
     match period {
-        PeriodName::Custom if !edges => Err(PeriodError::NoEdges),
+        PeriodName::Custom if !has_edges => Err(PeriodError::NoEdges),
         PeriodName::Custom | PeriodName::All if query.date.is_some() => {
             Err(PeriodError::DateNotAllowed(period))
         }
         PeriodName::Custom => Ok(period),
-        _ if edges => Err(PeriodError::EdgesNotAllowed(period)),
+        _ if has_edges => Err(PeriodError::EdgesNotAllowed(period)),
         _ => Ok(period),
     }
 }
 
 /// Returns the second that contains the instant, rounding down also before 1970.
-fn full_second(now: Timestamp) -> Seconds {
-    now.as_second() - Seconds::from(now.subsec_nanosecond() < 0)
+fn floor_to_second(now: Timestamp) -> UnixSeconds {
+    now.as_second() - UnixSeconds::from(now.subsec_nanosecond() < 0)
 }
 
 /// Returns the range of a named period and its step.
-fn named_period(
+fn resolve_named_period(
     query: &PeriodQuery<'_>,
     period: PeriodName,
     zone: &Zone,
-    now: Seconds,
-) -> Result<(Range, Option<PeriodStep>), PeriodError> {
+    now: UnixSeconds,
+) -> Result<(TimeRange, Option<PeriodStep>), PeriodError> {
     let anchor = match query.date {
-        None => zone.date_of(now)?,
+        None => zone.local_date(now)?,
         Some(text) => range_edge::parse_date(text).map_err(|error| match error {
             EdgeError::Day => PeriodError::NoSuchTime {
                 parameter: "date",
@@ -273,49 +273,55 @@ fn named_period(
             _ => PeriodError::InvalidDate(text.to_owned()),
         })?,
     };
-    let beyond = |_| ZoneError::OutOfRange(format!("the {period} that holds {anchor}"));
+    let out_of_range = |_| ZoneError::OutOfRange(format!("the {period} that contains {anchor}"));
     let (first, length) = match period {
-        PeriodName::SevenDays => (anchor.checked_sub(6.days()).map_err(beyond)?, 7.days()),
-        PeriodName::ThirtyDays => (anchor.checked_sub(29.days()).map_err(beyond)?, 30.days()),
+        PeriodName::SevenDays => (
+            anchor.checked_sub(6.days()).map_err(out_of_range)?,
+            7.days(),
+        ),
+        PeriodName::ThirtyDays => (
+            anchor.checked_sub(29.days()).map_err(out_of_range)?,
+            30.days(),
+        ),
         PeriodName::Month => (anchor.first_of_month(), 1.month()),
         PeriodName::Year => (anchor.first_of_year(), 1.year()),
         PeriodName::Today | PeriodName::All | PeriodName::Custom => (anchor, 1.day()),
     };
-    let after = first.checked_add(length).map_err(beyond)?;
-    let (from, to) = (zone.first_instant(first)?, zone.first_instant(after)?);
+    let after = first.checked_add(length).map_err(out_of_range)?;
+    let (from, to) = (zone.day_start(first)?, zone.day_start(after)?);
     if from == to {
         return Err(PeriodError::SkippedDay {
             date: anchor,
             zone: zone.name().to_owned(),
         });
     }
-    let range = Range::new(from, to);
-    on_quarters(NAMED_EDGES, zone, range)?;
+    let range = TimeRange::new(from, to);
+    check_on_quarters(NAMED_EDGES, zone, range)?;
     Ok((range, Some(PeriodStep::Calendar { first, length })))
 }
 
 /// Returns the range of `from` and `to`, and its step if it has both edges.
-fn custom_period(
+fn resolve_custom_period(
     query: &PeriodQuery<'_>,
     zone: &Zone,
-) -> Result<(Range, Option<PeriodStep>), PeriodError> {
+) -> Result<(TimeRange, Option<PeriodStep>), PeriodError> {
     let from = query
         .from
         .map(|text| parse_edge("from", text))
         .transpose()?;
     let to = query.to.map(|text| parse_edge("to", text)).transpose()?;
-    let range = Range {
-        from: from.map(|edge| instant_of(edge, zone)).transpose()?,
-        to: to.map(|edge| instant_of(edge, zone)).transpose()?,
+    let range = TimeRange {
+        from: from.map(|edge| resolve_edge(edge, zone)).transpose()?,
+        to: to.map(|edge| resolve_edge(edge, zone)).transpose()?,
     };
-    on_quarters(CUSTOM_EDGES, zone, range)?;
+    check_on_quarters(CUSTOM_EDGES, zone, range)?;
     let (Some(begin), Some(end)) = (range.from, range.to) else {
         return Ok((range, None));
     };
     if begin >= end {
         return Err(PeriodError::NotBefore {
-            from: format_instant(begin),
-            to: format_instant(end),
+            from: format_instant_seconds(begin),
+            to: format_instant_seconds(end),
         });
     }
     let step = match (from, to) {
@@ -335,40 +341,41 @@ fn parse_edge(parameter: &'static str, text: &str) -> Result<RangeEdge, PeriodEr
     let edge = range_edge::parse(text);
     let text = text.to_owned();
     edge.map_err(|error| match error {
-        EdgeError::Shape => PeriodError::InvalidEdge { parameter, text },
+        EdgeError::Malformed => PeriodError::InvalidEdge { parameter, text },
         EdgeError::Day | EdgeError::Time => PeriodError::NoSuchTime { parameter, text },
-        EdgeError::OffQuarter(at) => PeriodError::OffQuarter {
+        EdgeError::OffQuarter(instant) => PeriodError::OffQuarter {
             parameter,
             text,
-            at,
+            instant,
         },
     })
 }
 
-fn instant_of(edge: RangeEdge, zone: &Zone) -> Result<Seconds, ZoneError> {
+fn resolve_edge(edge: RangeEdge, zone: &Zone) -> Result<UnixSeconds, ZoneError> {
     match edge {
-        RangeEdge::Date(date) => zone.first_instant(date),
+        RangeEdge::Date(date) => zone.day_start(date),
         RangeEdge::Instant(seconds) => Ok(seconds),
     }
 }
 
 /// The names of the two edges of a range in messages.
-type Edges = [&'static str; 2];
-const CUSTOM_EDGES: Edges = ["from", "to"];
-const NAMED_EDGES: Edges = ["the start of the period", "the end of the period"];
-const PREVIOUS_EDGES: Edges = [
+type EdgeNames = [&'static str; 2];
+const CUSTOM_EDGES: EdgeNames = ["from", "to"];
+const NAMED_EDGES: EdgeNames = ["the start of the period", "the end of the period"];
+const PREVIOUS_EDGES: EdgeNames = [
     "the start of the period before",
     "the end of the period before",
 ];
 
-fn on_quarters(edges: Edges, zone: &Zone, range: Range) -> Result<(), PeriodError> {
-    let off = |at: &Seconds| !Width::Quarter.is_aligned(*at);
-    for (edge, at) in edges.into_iter().zip([range.from, range.to]) {
-        if let Some(at) = at.filter(off) {
+/// Checks that both edges of a range are on a quarter of an hour in UTC.
+fn check_on_quarters(names: EdgeNames, zone: &Zone, range: TimeRange) -> Result<(), PeriodError> {
+    let is_off = |instant: &UnixSeconds| !BucketWidth::QuarterHour.is_aligned(*instant);
+    for (edge, instant) in names.into_iter().zip([range.from, range.to]) {
+        if let Some(instant) = instant.filter(is_off) {
             let zone = zone.name().to_owned();
             return Err(PeriodError::OddOffset {
                 edge,
-                at: format_instant(at),
+                instant: format_instant_seconds(instant),
                 zone,
             });
         }

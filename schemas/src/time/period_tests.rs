@@ -8,12 +8,12 @@ use super::*;
 
 const NOW: &str = "2026-07-15T10:07:30Z";
 
-fn at(text: &str) -> Seconds {
+fn seconds_at(text: &str) -> UnixSeconds {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
-fn range(from: &str, to: &str) -> Range {
-    Range::new(at(from), at(to))
+fn range(from: &str, to: &str) -> TimeRange {
+    TimeRange::new(seconds_at(from), seconds_at(to))
 }
 
 /// Parses an unescaped query string and adds a comparison.
@@ -48,15 +48,19 @@ fn message(text: &str) -> String {
 }
 
 /// Checks the period and the previous period at a time.
-fn check(text: &str, now: &str, running: bool, period: [&str; 2], previous: [&str; 2]) {
-    let found = resolved(text, now);
-    assert_eq!(found.range, range(period[0], period[1]), "{text} at {now}");
+fn check(text: &str, now: &str, is_running: bool, period: [&str; 2], previous: [&str; 2]) {
+    let resolved_period = resolved(text, now);
     assert_eq!(
-        found.previous,
+        resolved_period.range,
+        range(period[0], period[1]),
+        "{text} at {now}"
+    );
+    assert_eq!(
+        resolved_period.previous,
         Some(range(previous[0], previous[1])),
         "before {text} at {now}"
     );
-    assert_eq!(found.is_running, running, "{text} at {now}");
+    assert_eq!(resolved_period.is_running, is_running, "{text} at {now}");
 }
 
 #[test]
@@ -296,9 +300,13 @@ fn the_elapsed_part_includes_the_current_quarter() {
         ("1969-12-31T23:59:59.5Z", "1969-12-31T00:00:00Z"),
         ("1969-12-30T11:59:59.5Z", "1969-12-29T12:00:00Z"),
     ] {
-        let found = resolved("period=today", now);
-        assert_eq!(found.previous.unwrap().to, Some(at(end)), "{now}");
-        assert!(found.is_running);
+        let resolved_period = resolved("period=today", now);
+        assert_eq!(
+            resolved_period.previous.unwrap().to,
+            Some(seconds_at(end)),
+            "{now}"
+        );
+        assert!(resolved_period.is_running);
     }
 }
 
@@ -385,9 +393,13 @@ fn compares_the_same_local_time_across_clock_changes() {
             "2010-11-06T02:45:00Z",
         ),
     ] {
-        let found = resolved(text, now);
-        assert!(found.is_running);
-        assert_eq!(found.previous.unwrap().to, Some(at(end)), "{text} at {now}");
+        let resolved_period = resolved(text, now);
+        assert!(resolved_period.is_running);
+        assert_eq!(
+            resolved_period.previous.unwrap().to,
+            Some(seconds_at(end)),
+            "{text} at {now}"
+        );
     }
 }
 
@@ -396,7 +408,7 @@ fn an_unbounded_period_has_no_previous_one() {
     let all = resolved("", NOW);
     assert_eq!(
         (all.period, all.range, all.previous),
-        (PeriodName::All, Range::ALL, None)
+        (PeriodName::All, TimeRange::ALL, None)
     );
     assert!(all.is_running);
     assert_eq!(all.zone.name(), "UTC");
@@ -405,8 +417,8 @@ fn an_unbounded_period_has_no_previous_one() {
     let since = resolved("from=2026-07-16", NOW);
     assert_eq!(
         since.range,
-        Range {
-            from: Some(at("2026-07-16T00:00:00Z")),
+        TimeRange {
+            from: Some(seconds_at("2026-07-16T00:00:00Z")),
             to: None
         }
     );
@@ -417,9 +429,9 @@ fn an_unbounded_period_has_no_previous_one() {
     let until = resolved("period=custom&to=2026-07-16&tz=asia/kolkata", NOW);
     assert_eq!(
         until.range,
-        Range {
+        TimeRange {
             from: None,
-            to: Some(at("2026-07-15T18:30:00Z"))
+            to: Some(seconds_at("2026-07-15T18:30:00Z"))
         }
     );
     assert_eq!(
@@ -434,8 +446,11 @@ fn no_comparison_means_no_previous_period() {
         period: Some("month"),
         ..PeriodQuery::default()
     };
-    let found = resolve(&query, NOW.parse().unwrap()).unwrap();
-    assert_eq!((found.period, found.previous), (PeriodName::Month, None));
+    let resolved_period = resolve(&query, NOW.parse().unwrap()).unwrap();
+    assert_eq!(
+        (resolved_period.period, resolved_period.previous),
+        (PeriodName::Month, None)
+    );
 }
 
 #[test]
@@ -475,23 +490,23 @@ fn rejects_unknown_values() {
 
 #[test]
 fn rejects_times_that_do_not_exist() {
-    let ending = "does not exist: write a day of the calendar within the years 0001 to 9999 and a \
+    let advice = "does not exist: write a day of the calendar within the years 0001 to 9999 and a \
                   time of the clock";
     assert_eq!(
         message("from=2026-02-30"),
-        format!("from=\"2026-02-30\" {ending}")
+        format!("from=\"2026-02-30\" {advice}")
     );
     assert_eq!(
         message("to=0000-01-01"),
-        format!("to=\"0000-01-01\" {ending}")
+        format!("to=\"0000-01-01\" {advice}")
     );
     assert_eq!(
         message("period=7d&date=2025-02-29"),
-        format!("date=\"2025-02-29\" {ending}")
+        format!("date=\"2025-02-29\" {advice}")
     );
     assert_eq!(
         message("from=2026-01-01T25:00:00Z"),
-        format!("from=\"2026-01-01T25:00:00Z\" {ending}"),
+        format!("from=\"2026-01-01T25:00:00Z\" {advice}"),
     );
     assert_eq!(
         message("period=today&date=2011-12-30&tz=Pacific/Apia"),
@@ -507,7 +522,7 @@ fn edges_are_on_quarters() {
         "from=\"2026-07-01T09:07:00+02:00\" is not on a quarter of an hour (in UTC it is \
          2026-07-01T07:07:00Z): write an instant at minute 00, 15, 30 or 45 in UTC, or a date",
     );
-    let ending = "because Africa/Monrovia then differed from UTC by a fraction of a quarter of an \
+    let advice = "because Africa/Monrovia then differed from UTC by a fraction of a quarter of an \
                   hour: choose another tz, a later time, or from and to as instants on a \
                   quarter of an hour";
     for (text, edge) in [
@@ -531,13 +546,13 @@ fn edges_are_on_quarters() {
     ] {
         assert_eq!(
             message(&format!("{text}&tz=Africa/Monrovia")),
-            format!("{edge}, {ending}")
+            format!("{edge}, {advice}")
         );
     }
     // Liberia's clocks moved to UTC on 1972-01-07; an elapsed part can end before that as well.
     let now = "1972-01-08T12:00:00Z".parse().unwrap();
-    let old = query("from=1972-01-07T00:00:00Z&to=1972-01-09T00:00:00Z&tz=Africa/Monrovia");
-    assert!(resolve(&old, now).is_ok());
+    let old_query = query("from=1972-01-07T00:00:00Z&to=1972-01-09T00:00:00Z&tz=Africa/Monrovia");
+    assert!(resolve(&old_query, now).is_ok());
 }
 
 #[test]
@@ -642,28 +657,28 @@ proptest! {
     ) {
         let name = period.name();
         let text = format!("period={name}&tz={zone}");
-        let found = resolve(&query(&text), Timestamp::from_second(now).unwrap()).unwrap();
-        let (from, to) = (found.range.from.unwrap(), found.range.to.unwrap());
-        prop_assert!(found.is_running && from <= now && now < to);
-        let before = found.previous.unwrap();
+        let resolved_period = resolve(&query(&text), Timestamp::from_second(now).unwrap()).unwrap();
+        let (from, to) = (resolved_period.range.from.unwrap(), resolved_period.range.to.unwrap());
+        prop_assert!(resolved_period.is_running && from <= now && now < to);
+        let before = resolved_period.previous.unwrap();
         let (start, end) = (before.from.unwrap(), before.to.unwrap());
         prop_assert!(start <= end && end <= from);
         for edge in [from, to, start, end] {
             prop_assert_eq!(edge % 900, 0);
         }
         // At a later time, the previous period is complete and ends where the period begins.
-        let anchor = Zone::parse(zone).unwrap().date_of(now).unwrap();
+        let anchor = Zone::parse(zone).unwrap().local_date(now).unwrap();
         let text = format!("{text}&date={anchor}");
         let later = resolve(&query(&text), Timestamp::from_second(to).unwrap()).unwrap();
-        prop_assert_eq!((later.range, later.is_running), (found.range, false));
-        prop_assert_eq!(later.previous, Some(Range::new(start, from)));
+        prop_assert_eq!((later.range, later.is_running), (resolved_period.range, false));
+        prop_assert_eq!(later.previous, Some(TimeRange::new(start, from)));
         // The period before is the one that its own last day anchors.
         if start < from {
-            let day = Zone::parse(zone).unwrap().date_of(from - 1).unwrap();
+            let day = Zone::parse(zone).unwrap().local_date(from - 1).unwrap();
             let text = format!("period={name}&tz={zone}&date={day}");
-            let own = resolve(&query(&text), Timestamp::from_second(to).unwrap()).unwrap();
+            let previous_period = resolve(&query(&text), Timestamp::from_second(to).unwrap()).unwrap();
             let skipped = zone == "Pacific/Apia" && start < 1_330_000_000 && to > 1_320_000_000;
-            prop_assert!(skipped || own.range == Range::new(start, from));
+            prop_assert!(skipped || previous_period.range == TimeRange::new(start, from));
         }
     }
 
@@ -676,8 +691,8 @@ proptest! {
         };
         prop_assert!(resolve(&query, Timestamp::UNIX_EPOCH).is_err());
         let query = PeriodQuery { to: Some(&to), ..PeriodQuery::default() };
-        prop_assert!(resolve(&query, Timestamp::UNIX_EPOCH).map_or(true, |found| found.range.to.is_some()));
+        prop_assert!(resolve(&query, Timestamp::UNIX_EPOCH).map_or(true, |resolved_period| resolved_period.range.to.is_some()));
         let query = PeriodQuery { period: Some("year"), date: Some(&date), ..PeriodQuery::default() };
-        prop_assert!(resolve(&query, Timestamp::UNIX_EPOCH).map_or(true, |found| !found.range.is_empty()));
+        prop_assert!(resolve(&query, Timestamp::UNIX_EPOCH).map_or(true, |resolved_period| !resolved_period.range.is_empty()));
     }
 }

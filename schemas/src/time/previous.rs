@@ -7,7 +7,7 @@
 use jiff::Span;
 use jiff::civil::{Date, DateTime};
 
-use super::bucket::{QUARTER_SECONDS, Range, Seconds, Width};
+use super::bucket::{BucketWidth, QUARTER_HOUR_SECONDS, TimeRange, UnixSeconds};
 use super::zone::{Zone, ZoneError};
 
 /// The distance from a period to the previous one.
@@ -21,50 +21,50 @@ pub(super) enum PeriodStep {
         length: Span,
     },
     /// By a duration in seconds.
-    Exact(Seconds),
+    Exact(UnixSeconds),
 }
 
 impl PeriodStep {
-    /// Returns the period before the one that begins at `from`. If the current period is running at
-    /// the time `running`, returns the same elapsed part of the previous one.
+    /// Returns the period before the one that begins at `from`. If the current period contains
+    /// `now`, returns the same elapsed part of the previous one.
     ///
     /// The elapsed part includes the current quarter of an hour, which is moved by its start. If it
     /// were moved by its end, the last quarter of a day would belong to the next day, which the
     /// previous month may not have.
-    pub(super) fn before(
+    pub(super) fn previous_range(
         self,
         zone: &Zone,
-        from: Seconds,
-        running: Option<Seconds>,
-    ) -> Result<Range, ZoneError> {
+        from: UnixSeconds,
+        now: Option<UnixSeconds>,
+    ) -> Result<TimeRange, ZoneError> {
         let start = match self {
-            Self::Calendar { first, length } => zone.first_instant(back(first, length)?)?,
+            Self::Calendar { first, length } => zone.day_start(subtract_length(first, length)?)?,
             Self::Exact(seconds) => from - seconds,
         };
         // Fails if the calendar does not reach back that far.
-        zone.local(start)?;
-        let Some(now) = running else {
-            return Ok(Range::new(start, from));
+        zone.local_time(start)?;
+        let Some(now) = now else {
+            return Ok(TimeRange::new(start, from));
         };
-        let quarter = Width::Quarter.floor(now);
-        let moved = match self {
+        let quarter = BucketWidth::QuarterHour.floor(now);
+        let previous_quarter = match self {
             Self::Calendar { length, .. } => {
-                let local = zone.local(quarter)?;
-                zone.first_at(DateTime::from_parts(
-                    back(local.date(), length)?,
+                let local = zone.local_time(quarter)?;
+                zone.first_instant_at(DateTime::from_parts(
+                    subtract_length(local.date(), length)?,
                     local.time(),
                 ))?
             }
             Self::Exact(seconds) => quarter - seconds,
         };
-        Ok(Range::new(
+        Ok(TimeRange::new(
             start,
-            (moved.max(start) + QUARTER_SECONDS).min(from),
+            (previous_quarter.max(start) + QUARTER_HOUR_SECONDS).min(from),
         ))
     }
 }
 
-fn back(date: Date, length: Span) -> Result<Date, ZoneError> {
+fn subtract_length(date: Date, length: Span) -> Result<Date, ZoneError> {
     date.checked_sub(length)
         .map_err(|_| ZoneError::OutOfRange(format!("the period before the one of {date}")))
 }

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use jiff::civil::Date;
 
-use super::bucket::{QUARTER_SECONDS, Seconds};
+use super::bucket::{QUARTER_HOUR_SECONDS, UnixSeconds};
 
 /// An edge of a range as a request gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,14 +14,14 @@ pub(super) enum RangeEdge {
     /// A date, which means its first instant in the zone of the request.
     Date(Date),
     /// An instant on a quarter of an hour.
-    Instant(Seconds),
+    Instant(UnixSeconds),
 }
 
 /// The reason why a text is not an edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EdgeError {
     /// The text has neither form.
-    Shape,
+    Malformed,
     /// The calendar does not have the day.
     Day,
     /// The clock does not have the time, or it is outside the calendar.
@@ -32,8 +32,8 @@ pub(super) enum EdgeError {
 
 /// Parses a date such as `2026-07-01`, in the years 0001 to 9999.
 pub(super) fn parse_date(text: &str) -> Result<Date, EdgeError> {
-    if !fits(text.as_bytes(), b"0000-00-00") {
-        return Err(EdgeError::Shape);
+    if !matches_pattern(text.as_bytes(), b"0000-00-00") {
+        return Err(EdgeError::Malformed);
     }
     let date: Date = text.parse().map_err(|_| EdgeError::Day)?;
     if date.year() < 1 {
@@ -49,15 +49,15 @@ pub(super) fn parse(text: &str) -> Result<RangeEdge, EdgeError> {
     if text.len() == 10 {
         return parse_date(text).map(RangeEdge::Date);
     }
-    let text = with_plus(text);
+    let text = restore_plus(text);
     if !is_instant(text.as_bytes()) {
-        return Err(EdgeError::Shape);
+        return Err(EdgeError::Malformed);
     }
     parse_date(&text[..10])?;
     let instant: Timestamp = text.parse().map_err(|_| EdgeError::Time)?;
     if instant
         .as_nanosecond()
-        .rem_euclid(i128::from(QUARTER_SECONDS) * 1_000_000_000)
+        .rem_euclid(i128::from(QUARTER_HOUR_SECONDS) * 1_000_000_000)
         != 0
     {
         return Err(EdgeError::OffQuarter(instant.to_string()));
@@ -66,9 +66,11 @@ pub(super) fn parse(text: &str) -> Result<RangeEdge, EdgeError> {
 }
 
 /// Replaces a space in place of the offset's sign by a plus.
-fn with_plus(text: &str) -> String {
+fn restore_plus(text: &str) -> String {
     match text.rsplit_once(' ') {
-        Some((time, offset)) if time.len() >= 19 && fits(offset.as_bytes(), b"00:00") => {
+        Some((time, offset))
+            if time.len() >= 19 && matches_pattern(offset.as_bytes(), b"00:00") =>
+        {
             format!("{time}+{offset}")
         }
         _ => text.to_owned(),
@@ -88,23 +90,25 @@ fn is_instant(text: &[u8]) -> bool {
         }
         _ => 0,
     };
-    fits(time, b"0000-00-00T00:00:00")
+    matches_pattern(time, b"0000-00-00T00:00:00")
         && fraction != 1
         && match &rest[fraction..] {
             [b'Z' | b'z'] => true,
-            [b'+' | b'-', offset @ ..] => fits(offset, b"00:00") && offset < b"24".as_slice(),
+            [b'+' | b'-', offset @ ..] => {
+                matches_pattern(offset, b"00:00") && offset < b"24".as_slice()
+            }
             _ => false,
         }
 }
 
 /// Returns whether a text matches a pattern. In the pattern, 0 is any digit, and T also matches t
 /// and a space.
-fn fits(text: &[u8], pattern: &[u8]) -> bool {
+fn matches_pattern(text: &[u8], pattern: &[u8]) -> bool {
     text.len() == pattern.len()
-        && text.iter().zip(pattern).all(|(byte, like)| match like {
+        && text.iter().zip(pattern).all(|(byte, symbol)| match symbol {
             b'0' => byte.is_ascii_digit(),
             b'T' => matches!(byte, b'T' | b't' | b' '),
-            _ => byte == like,
+            _ => byte == symbol,
         })
 }
 

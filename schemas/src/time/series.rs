@@ -6,15 +6,15 @@
 use jiff::ToSpan;
 use jiff::civil::Date;
 
-use super::bucket::{Range, Seconds, Width};
-use super::format_instant;
+use super::bucket::{BucketWidth, TimeRange, UnixSeconds};
+use super::format_instant_seconds;
 use super::zone::{Zone, ZoneError};
 use crate::named;
 
 /// The maximum number of points of a series.
 pub const POINTS_MAX: usize = 10_000;
 
-const HOUR_SECONDS: Seconds = 3_600;
+const HOUR_SECONDS: UnixSeconds = 3_600;
 
 named! {
     /// The interval of local time of a point.
@@ -41,25 +41,25 @@ pub enum SeriesError {
     UnknownInterval(String),
     /// There would be too many points.
     #[error(
-        "interval={interval} gives about {about} points over this range, and a series has at \
+        "interval={interval} gives about {point_count} points over this range, and a series has at \
          most {POINTS_MAX}: choose a longer interval or a shorter range"
     )]
     TooMany {
         /// The interval.
         interval: Interval,
-        /// About how many points there would be.
-        about: i64,
+        /// The approximate number of points.
+        point_count: i64,
     },
     /// An edge of a point would not be on a quarter of an hour.
     #[error(
-        "interval={interval} has an edge at {at} in {zone}, which is not on a quarter of an hour \
+        "interval={interval} has an edge at {instant} in {zone}, which is not on a quarter of an hour \
          in UTC: choose another tz, or a later from"
     )]
     OffQuarter {
         /// The interval.
         interval: Interval,
         /// The edge in UTC.
-        at: String,
+        instant: String,
         /// The zone's name.
         zone: String,
     },
@@ -72,7 +72,7 @@ pub enum SeriesError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Points {
     /// The start of each point, then the end of the last one. Empty without points.
-    edges: Vec<Seconds>,
+    edges: Vec<UnixSeconds>,
 }
 
 impl Points {
@@ -90,12 +90,12 @@ impl Points {
 
     /// Returns the start of each point, which is `at` in answers.
     #[must_use]
-    pub fn starts(&self) -> &[Seconds] {
+    pub fn starts(&self) -> &[UnixSeconds] {
         &self.edges[..self.len()]
     }
 
     /// Iterates over the start and the exclusive end of each point.
-    pub fn spans(&self) -> impl Iterator<Item = (Seconds, Seconds)> + '_ {
+    pub fn spans(&self) -> impl Iterator<Item = (UnixSeconds, UnixSeconds)> + '_ {
         self.edges.windows(2).map(|edges| (edges[0], edges[1]))
     }
 }
@@ -109,11 +109,11 @@ impl Points {
 ///
 /// [`SeriesError`] if there would be more than [`POINTS_MAX`] points, or one with an edge that is
 /// not on a quarter of an hour.
-pub fn points(
+pub fn compute_points(
     zone: &Zone,
     interval: Interval,
-    from: Seconds,
-    to: Seconds,
+    from: UnixSeconds,
+    to: UnixSeconds,
 ) -> Result<Points, SeriesError> {
     if from >= to {
         return Ok(Points::default());
@@ -124,25 +124,31 @@ pub fn points(
         // The limit is checked for each edge, so that a huge range costs no more than a full
         // series.
         if edges.len() > POINTS_MAX {
-            let about = to.saturating_sub(from) / interval.usual_seconds();
-            let about = about.max(i64::try_from(edges.len()).unwrap_or(i64::MAX));
-            return Err(SeriesError::TooMany { interval, about });
+            let point_count = to.saturating_sub(from) / interval.usual_seconds();
+            let point_count = point_count.max(i64::try_from(edges.len()).unwrap_or(i64::MAX));
+            return Err(SeriesError::TooMany {
+                interval,
+                point_count,
+            });
         }
         edge = interval.next(zone, edge)?.min(to);
         edges.push(edge);
     }
-    match edges.iter().find(|edge| !Width::Quarter.is_aligned(**edge)) {
+    match edges
+        .iter()
+        .find(|edge| !BucketWidth::QuarterHour.is_aligned(**edge))
+    {
         None => Ok(Points { edges }),
         Some(edge) => Err(SeriesError::OffQuarter {
             interval,
-            at: format_instant(*edge),
+            instant: format_instant_seconds(*edge),
             zone: zone.name().to_owned(),
         }),
     }
 }
 
-/// Bounds a range for [`points`]. An absent side is replaced by an edge of the intervals that
-/// contain the `first` and the `last` instant with data, so the points there are not clipped.
+/// Bounds a range for [`compute_points`]. An absent side is replaced by an edge of the intervals
+/// that contain the `first` and the `last` instant with data, so the points there are not clipped.
 ///
 /// # Errors
 ///
@@ -150,10 +156,10 @@ pub fn points(
 pub fn close_range(
     zone: &Zone,
     interval: Interval,
-    range: Range,
-    first: Seconds,
-    last: Seconds,
-) -> Result<(Seconds, Seconds), SeriesError> {
+    range: TimeRange,
+    first: UnixSeconds,
+    last: UnixSeconds,
+) -> Result<(UnixSeconds, UnixSeconds), SeriesError> {
     let from = range.from.map_or_else(|| interval.start(zone, first), Ok)?;
     let to = range.to.map_or_else(|| interval.next(zone, last), Ok)?;
     Ok((from, to))
@@ -165,11 +171,11 @@ impl Interval {
     /// # Errors
     ///
     /// [`ZoneError::OutOfRange`] beyond the calendar.
-    pub fn start(self, zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+    pub fn start(self, zone: &Zone, seconds: UnixSeconds) -> Result<UnixSeconds, ZoneError> {
         if self == Self::Hour {
-            return hour_start(zone, seconds);
+            return hour_edge_before(zone, seconds);
         }
-        zone.first_instant(self.first_date(zone.date_of(seconds)?)?)
+        zone.day_start(self.first_date(zone.local_date(seconds)?)?)
     }
 
     /// Returns the first edge after the instant.
@@ -177,15 +183,19 @@ impl Interval {
     /// # Errors
     ///
     /// [`ZoneError::OutOfRange`] beyond the calendar.
-    pub fn next(self, zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+    pub fn next(self, zone: &Zone, seconds: UnixSeconds) -> Result<UnixSeconds, ZoneError> {
         let length = match self {
-            Self::Hour => return hour_next(zone, seconds),
+            Self::Hour => return next_hour_edge(zone, seconds),
             Self::Day => 1.day(),
             Self::Week => 1.week(),
             Self::Month => 1.month(),
         };
-        let first = self.first_date(zone.date_of(seconds)?)?;
-        zone.first_instant(first.checked_add(length).map_err(|_| beyond(self, first))?)
+        let first = self.first_date(zone.local_date(seconds)?)?;
+        zone.day_start(
+            first
+                .checked_add(length)
+                .map_err(|_| out_of_range(self, first))?,
+        )
     }
 
     /// Returns the first day of the interval that contains the day.
@@ -194,13 +204,13 @@ impl Interval {
             Self::Hour | Self::Day => Ok(date),
             Self::Week => date
                 .checked_sub(date.weekday().to_monday_zero_offset().days())
-                .map_err(|_| beyond(self, date)),
+                .map_err(|_| out_of_range(self, date)),
             Self::Month => Ok(date.first_of_month()),
         }
     }
 
     /// Returns the usual length of the interval in seconds.
-    const fn usual_seconds(self) -> Seconds {
+    const fn usual_seconds(self) -> UnixSeconds {
         match self {
             Self::Hour => HOUR_SECONDS,
             Self::Day => 86_400,
@@ -210,43 +220,45 @@ impl Interval {
     }
 }
 
-fn beyond(interval: Interval, date: Date) -> ZoneError {
+fn out_of_range(interval: Interval, date: Date) -> ZoneError {
     ZoneError::OutOfRange(format!("the {interval} of {date}"))
 }
 
-/// Returns the start of the hour. Edges are where the local clock shows a full hour, and where it
-/// changes by part of an hour. A change by whole hours keeps the minutes, so it adds no edge.
-fn hour_start(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
-    let full = full_hour(seconds, zone.offset_seconds(seconds)?);
+/// Returns the last edge of an hour at or before the instant. Edges are where the local clock shows
+/// a full hour, and where it changes by part of an hour. A change by whole hours keeps the minutes,
+/// so it adds no edge.
+fn hour_edge_before(zone: &Zone, seconds: UnixSeconds) -> Result<UnixSeconds, ZoneError> {
+    let full_hour = last_full_hour(seconds, zone.offset_seconds(seconds)?);
     for change in zone
         .changes_until(seconds)?
-        .take_while(|change| *change > full)
+        .take_while(|change| *change > full_hour)
     {
-        let moved = zone.offset_seconds(change)? - zone.offset_seconds(change - 1)?;
-        if moved % HOUR_SECONDS != 0 {
+        let offset_change = zone.offset_seconds(change)? - zone.offset_seconds(change - 1)?;
+        if offset_change % HOUR_SECONDS != 0 {
             return Ok(change);
         }
     }
-    Ok(full)
+    Ok(full_hour)
 }
 
-fn hour_next(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+/// Returns the first edge of an hour after the instant.
+fn next_hour_edge(zone: &Zone, seconds: UnixSeconds) -> Result<UnixSeconds, ZoneError> {
     let mut offset = zone.offset_seconds(seconds)?;
-    let full = full_hour(seconds, offset) + HOUR_SECONDS;
+    let full_hour = last_full_hour(seconds, offset) + HOUR_SECONDS;
     for (change, new_offset) in zone
         .changes_after(seconds)?
-        .take_while(|(at, _)| *at < full)
+        .take_while(|(change, _)| *change < full_hour)
     {
         if (new_offset - offset) % HOUR_SECONDS != 0 {
             return Ok(change);
         }
         offset = new_offset;
     }
-    Ok(full)
+    Ok(full_hour)
 }
 
 /// Returns the last instant at which a clock with that offset showed a full hour.
-const fn full_hour(seconds: Seconds, offset: Seconds) -> Seconds {
+const fn last_full_hour(seconds: UnixSeconds, offset: UnixSeconds) -> UnixSeconds {
     (seconds + offset).div_euclid(HOUR_SECONDS) * HOUR_SECONDS - offset
 }
 

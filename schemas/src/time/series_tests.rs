@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn at(text: &str) -> Seconds {
+fn seconds_at(text: &str) -> UnixSeconds {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
@@ -15,11 +15,11 @@ fn zone(name: &str) -> Zone {
 }
 
 fn edges(name: &str, interval: Interval, from: &str, to: &str) -> Vec<String> {
-    let points = points(&zone(name), interval, at(from), at(to)).unwrap();
+    let points = compute_points(&zone(name), interval, seconds_at(from), seconds_at(to)).unwrap();
     points
         .edges
         .iter()
-        .map(|edge| format_instant(*edge))
+        .map(|edge| format_instant_seconds(*edge))
         .collect()
 }
 
@@ -77,7 +77,8 @@ fn days_have_23_to_25_hours_where_clocks_change() {
             vec![24, 24, 24, 24],
         ),
     ] {
-        let points = points(&zone(name), Interval::Day, at(from), at(to)).unwrap();
+        let points =
+            compute_points(&zone(name), Interval::Day, seconds_at(from), seconds_at(to)).unwrap();
         assert_eq!(hours(&points), expected, "{name}");
     }
 }
@@ -140,7 +141,7 @@ fn weeks_begin_on_monday() {
     );
     // Monday the 1st of January 1990, and the Sunday before it.
     let utc = Zone::default();
-    let monday = at("1990-01-01T00:00:00Z");
+    let monday = seconds_at("1990-01-01T00:00:00Z");
     assert_eq!(Interval::Week.start(&utc, monday), Ok(monday));
     assert_eq!(
         Interval::Week.start(&utc, monday - 1),
@@ -213,7 +214,7 @@ fn a_change_by_half_an_hour_ends_a_point() {
 
 #[test]
 fn each_quarter_belongs_to_one_point() {
-    let points = points(&Zone::default(), Interval::Hour, 900, 9_000).unwrap();
+    let points = compute_points(&Zone::default(), Interval::Hour, 900, 9_000).unwrap();
     assert_eq!(
         (points.len(), points.starts()),
         (3, &[900, 3_600, 7_200][..])
@@ -225,7 +226,7 @@ fn each_quarter_belongs_to_one_point() {
 #[test]
 fn an_empty_range_has_no_points() {
     for (from, to) in [(900, 900), (900, 0), (i64::MAX, i64::MIN)] {
-        let points = points(&Zone::default(), Interval::Day, from, to).unwrap();
+        let points = compute_points(&Zone::default(), Interval::Day, from, to).unwrap();
         assert!(points.is_empty() && points.starts().is_empty());
         assert_eq!((points.len(), points.spans().count()), (0, 0));
     }
@@ -234,41 +235,50 @@ fn an_empty_range_has_no_points() {
 #[test]
 fn open_sides_are_bounded_by_whole_intervals() {
     let berlin = zone("Europe/Berlin");
-    let data = (at("2026-02-10T12:15:00Z"), at("2026-04-30T22:00:00Z"));
-    assert_eq!(
-        close_range(&berlin, Interval::Month, Range::ALL, data.0, data.1),
-        Ok((at("2026-01-31T23:00:00Z"), at("2026-05-31T22:00:00Z"))),
+    let data = (
+        seconds_at("2026-02-10T12:15:00Z"),
+        seconds_at("2026-04-30T22:00:00Z"),
     );
-    let from = Range {
-        from: Some(at("2026-03-03T03:15:00Z")),
+    assert_eq!(
+        close_range(&berlin, Interval::Month, TimeRange::ALL, data.0, data.1),
+        Ok((
+            seconds_at("2026-01-31T23:00:00Z"),
+            seconds_at("2026-05-31T22:00:00Z")
+        )),
+    );
+    let from = TimeRange {
+        from: Some(seconds_at("2026-03-03T03:15:00Z")),
         to: None,
     };
     assert_eq!(
         close_range(&berlin, Interval::Day, from, data.0, data.1),
-        Ok((at("2026-03-03T03:15:00Z"), at("2026-05-01T22:00:00Z"))),
+        Ok((
+            seconds_at("2026-03-03T03:15:00Z"),
+            seconds_at("2026-05-01T22:00:00Z")
+        )),
     );
 }
 
 #[test]
 fn limits_the_number_of_points() {
     let utc = Zone::default();
-    let most = points(&utc, Interval::Hour, 0, 10_000 * 3_600).unwrap();
+    let most = compute_points(&utc, Interval::Hour, 0, 10_000 * 3_600).unwrap();
     assert_eq!(most.len(), POINTS_MAX);
     assert_eq!(
-        points(&utc, Interval::Hour, 0, 10_000 * 3_600 + 900),
+        compute_points(&utc, Interval::Hour, 0, 10_000 * 3_600 + 900),
         Err(SeriesError::TooMany {
             interval: Interval::Hour,
-            about: 10_001
+            point_count: 10_001
         }),
     );
-    let ages = points(
+    let result = compute_points(
         &utc,
         Interval::Hour,
-        at("0001-01-01T00:00:00Z"),
-        at("9999-12-01T00:00:00Z"),
+        seconds_at("0001-01-01T00:00:00Z"),
+        seconds_at("9999-12-01T00:00:00Z"),
     );
     assert_eq!(
-        ages.unwrap_err().to_string(),
+        result.unwrap_err().to_string(),
         "interval=hour gives about 87648672 points over this range, and a series has at most \
          10000: choose a longer interval or a shorter range",
     );
@@ -277,16 +287,19 @@ fn limits_the_number_of_points() {
 #[test]
 fn rejects_edges_between_quarters_and_outside_the_calendar() {
     let monrovia = zone("Africa/Monrovia");
-    let (from, to) = (at("1971-06-01T00:00:00Z"), at("1971-06-03T00:00:00Z"));
+    let (from, to) = (
+        seconds_at("1971-06-01T00:00:00Z"),
+        seconds_at("1971-06-03T00:00:00Z"),
+    );
     assert_eq!(
-        points(&monrovia, Interval::Day, from, to)
+        compute_points(&monrovia, Interval::Day, from, to)
             .unwrap_err()
             .to_string(),
         "interval=day has an edge at 1971-06-01T00:44:30Z in Africa/Monrovia, which is not on a \
          quarter of an hour in UTC: choose another tz, or a later from",
     );
-    let late = at("9999-12-15T00:00:00Z");
-    let beyond = points(&Zone::default(), Interval::Month, late, late + 900);
+    let late = seconds_at("9999-12-15T00:00:00Z");
+    let beyond = compute_points(&Zone::default(), Interval::Month, late, late + 900);
     assert!(matches!(
         beyond,
         Err(SeriesError::Zone(ZoneError::OutOfRange(_)))
@@ -297,7 +310,7 @@ fn rejects_edges_between_quarters_and_outside_the_calendar() {
             (i64::MIN, 0),
             (i64::MAX - 900, i64::MAX),
         ] {
-            assert!(points(&Zone::default(), interval, from, to).is_err());
+            assert!(compute_points(&Zone::default(), interval, from, to).is_err());
         }
     }
 }
@@ -315,10 +328,10 @@ fn interval_names_round_trip() {
 
 /// Returns a label of the interval that contains the instant: two instants with the same label are
 /// in the same interval. `day` is the latest date that the clock has shown so far.
-fn label(interval: Interval, zone: &Zone, seconds: Seconds, day: Date) -> String {
+fn label(interval: Interval, zone: &Zone, seconds: UnixSeconds, day: Date) -> String {
     match interval {
         Interval::Hour => {
-            let past = i64::from(zone.local(seconds).unwrap().minute()) * 60;
+            let past = i64::from(zone.local_time(seconds).unwrap().minute()) * 60;
             let minutes = zone.offset_seconds(seconds).unwrap().rem_euclid(3_600) / 60;
             format!("{} {minutes}", seconds - past)
         }
@@ -338,21 +351,21 @@ fn label(interval: Interval, zone: &Zone, seconds: Seconds, day: Date) -> String
 fn read_starts(
     zone: &Zone,
     interval: Interval,
-    from: Seconds,
-    to: Seconds,
+    from: UnixSeconds,
+    to: UnixSeconds,
     step: i64,
-) -> Vec<Seconds> {
+) -> Vec<UnixSeconds> {
     let mut day = Date::MIN;
-    let mut before = None;
+    let mut previous_label = None;
     let mut starts = Vec::new();
     let mut now = from - 2 * 86_400;
     while now < to {
-        day = day.max(zone.local(now).unwrap().date());
-        let here = label(interval, zone, now, day);
-        if now >= from && (now == from || before.as_ref() != Some(&here)) {
+        day = day.max(zone.local_time(now).unwrap().date());
+        let current_label = label(interval, zone, now, day);
+        if now >= from && (now == from || previous_label.as_ref() != Some(&current_label)) {
             starts.push(now);
         }
-        before = Some(here);
+        previous_label = Some(current_label);
         now += step;
     }
     starts
@@ -378,7 +391,7 @@ fn points_agree_with_the_local_clock() {
     ] {
         let zone = zone(name);
         for day in around {
-            let noon = at(&format!("{day}T12:00:00Z"));
+            let noon = seconds_at(&format!("{day}T12:00:00Z"));
             for (interval, reach, step) in [
                 (Interval::Hour, 36 * 3_600, 60),
                 (Interval::Day, 3 * 86_400, 60),
@@ -386,9 +399,9 @@ fn points_agree_with_the_local_clock() {
                 (Interval::Month, 70 * 86_400, 900),
             ] {
                 let (from, to) = (noon - reach, noon + reach + 900);
-                let found = points(&zone, interval, from, to).unwrap();
+                let series = compute_points(&zone, interval, from, to).unwrap();
                 let expected = read_starts(&zone, interval, from, to, step);
-                assert_eq!(found.starts(), expected, "{name} {day} {interval}");
+                assert_eq!(series.starts(), expected, "{name} {day} {interval}");
             }
         }
     }
@@ -420,16 +433,16 @@ proptest! {
     ) {
         let zone = zone(name);
         let (from, to) = (start * 900, (start + quarters) * 900);
-        let points = points(&zone, interval, from, to).unwrap();
+        let points = compute_points(&zone, interval, from, to).unwrap();
         prop_assert_eq!((points.edges[0], *points.edges.last().unwrap()), (from, to));
-        prop_assert!(points.edges.is_sorted_by(|one, next| one < next));
+        prop_assert!(points.edges.is_sorted_by(|a, b| a < b));
         for edge in &points.edges[1..points.len()] {
             prop_assert_eq!(interval.start(&zone, *edge), Ok(*edge));
             prop_assert!(interval.start(&zone, edge - 1).unwrap() < *edge);
         }
         let probe = from + probe % quarters * 900;
-        let held = points.spans().filter(|(start, end)| (*start..*end).contains(&probe));
-        prop_assert_eq!(held.count(), 1);
+        let containing = points.spans().filter(|(start, end)| (*start..*end).contains(&probe));
+        prop_assert_eq!(containing.count(), 1);
         let (begin, next) = (interval.start(&zone, probe).unwrap(), interval.next(&zone, probe).unwrap());
         prop_assert!(begin <= probe && probe < next);
         prop_assert_eq!(interval.next(&zone, begin), Ok(next));

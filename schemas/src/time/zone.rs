@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 
-use super::bucket::Seconds;
+use super::bucket::UnixSeconds;
 
 /// A time zone of the built-in IANA database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,10 +64,12 @@ impl Zone {
     /// # Errors
     ///
     /// [`ZoneError::OutOfRange`] outside the years 0001 to 9999.
-    pub fn local(&self, seconds: Seconds) -> Result<DateTime, ZoneError> {
-        let local = self.0.to_datetime(instant(seconds)?);
+    pub fn local_time(&self, seconds: UnixSeconds) -> Result<DateTime, ZoneError> {
+        let local = self.0.to_datetime(to_timestamp(seconds)?);
         if local.year() < 1 {
-            return Err(ZoneError::OutOfRange(super::format_instant(seconds)));
+            return Err(ZoneError::OutOfRange(super::format_instant_seconds(
+                seconds,
+            )));
         }
         Ok(local)
     }
@@ -81,8 +83,8 @@ impl Zone {
     /// # Errors
     ///
     /// [`ZoneError::OutOfRange`] outside the years 0001 to 9999.
-    pub fn first_instant(&self, date: Date) -> Result<Seconds, ZoneError> {
-        self.first_at(date.to_datetime(jiff::civil::Time::midnight()))
+    pub fn day_start(&self, date: Date) -> Result<UnixSeconds, ZoneError> {
+        self.first_instant_at(date.to_datetime(jiff::civil::Time::midnight()))
     }
 
     /// Returns the local day of an instant: the last day that has begun by then.
@@ -93,12 +95,10 @@ impl Zone {
     /// # Errors
     ///
     /// [`ZoneError::OutOfRange`] outside the years 0001 to 9999.
-    pub fn date_of(&self, seconds: Seconds) -> Result<Date, ZoneError> {
-        let mut date = self.local(seconds)?.date();
+    pub fn local_date(&self, seconds: UnixSeconds) -> Result<Date, ZoneError> {
+        let mut date = self.local_time(seconds)?.date();
         while let Ok(tomorrow) = date.tomorrow()
-            && self
-                .first_instant(tomorrow)
-                .is_ok_and(|begin| begin <= seconds)
+            && self.day_start(tomorrow).is_ok_and(|start| start <= seconds)
         {
             date = tomorrow;
         }
@@ -107,15 +107,15 @@ impl Zone {
 
     /// Returns the first instant at which the local clock shows that time, or a later one if the
     /// clock skips it. The result is monotonic in the local time.
-    pub(super) fn first_at(&self, local: DateTime) -> Result<Seconds, ZoneError> {
+    pub(super) fn first_instant_at(&self, local: DateTime) -> Result<UnixSeconds, ZoneError> {
         let out_of_range = || ZoneError::OutOfRange(format!("{local} in {}", self.name()));
         if !(1..=9999).contains(&local.year()) {
             return Err(out_of_range());
         }
         let ambiguous = self.0.to_ambiguous_timestamp(local);
-        let skipped = matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. });
+        let is_skipped = matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. });
         let earlier = ambiguous.earlier().map_err(|_| out_of_range())?;
-        if !skipped {
+        if !is_skipped {
             return Ok(earlier.as_second());
         }
         // In a gap, jiff's `earlier` is before the change of the clock by less than the gap.
@@ -128,20 +128,20 @@ impl Zone {
     }
 
     /// Returns the offset of the local clock from UTC at the instant, in seconds.
-    pub(super) fn offset_seconds(&self, seconds: Seconds) -> Result<Seconds, ZoneError> {
-        Ok(self.0.to_offset(instant(seconds)?).seconds().into())
+    pub(super) fn offset_seconds(&self, seconds: UnixSeconds) -> Result<UnixSeconds, ZoneError> {
+        Ok(self.0.to_offset(to_timestamp(seconds)?).seconds().into())
     }
 
     /// Iterates over the clock changes after the instant, in order: time and new offset.
     pub(super) fn changes_after(
         &self,
-        seconds: Seconds,
-    ) -> Result<impl Iterator<Item = (Seconds, Seconds)>, ZoneError> {
-        let changes = self.0.following(instant(seconds)?);
+        seconds: UnixSeconds,
+    ) -> Result<impl Iterator<Item = (UnixSeconds, UnixSeconds)>, ZoneError> {
+        let changes = self.0.following(to_timestamp(seconds)?);
         Ok(changes.map(|change| {
             (
                 change.timestamp().as_second(),
-                Seconds::from(change.offset().seconds()),
+                UnixSeconds::from(change.offset().seconds()),
             )
         }))
     }
@@ -149,16 +149,16 @@ impl Zone {
     /// Iterates over the clock changes at or before the instant, latest first.
     pub(super) fn changes_until(
         &self,
-        seconds: Seconds,
-    ) -> Result<impl Iterator<Item = Seconds>, ZoneError> {
-        let changes = self.0.preceding(instant(seconds.saturating_add(1))?);
+        seconds: UnixSeconds,
+    ) -> Result<impl Iterator<Item = UnixSeconds>, ZoneError> {
+        let changes = self.0.preceding(to_timestamp(seconds.saturating_add(1))?);
         Ok(changes.map(|change| change.timestamp().as_second()))
     }
 }
 
-fn instant(seconds: Seconds) -> Result<Timestamp, ZoneError> {
+fn to_timestamp(seconds: UnixSeconds) -> Result<Timestamp, ZoneError> {
     Timestamp::from_second(seconds)
-        .map_err(|_| ZoneError::OutOfRange(super::format_instant(seconds)))
+        .map_err(|_| ZoneError::OutOfRange(super::format_instant_seconds(seconds)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use jiff::civil::date;
 
 use super::*;
 
-fn at(text: &str) -> Seconds {
+fn seconds_at(text: &str) -> UnixSeconds {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
@@ -16,7 +16,7 @@ fn zone(name: &str) -> Zone {
 
 #[test]
 fn names_are_iana_names() {
-    for (given, name) in [
+    for (input, name) in [
         ("Europe/Berlin", "Europe/Berlin"),
         ("europe/BERLIN", "Europe/Berlin"),
         ("utc", "UTC"),
@@ -24,14 +24,14 @@ fn names_are_iana_names() {
         ("Etc/GMT+5", "Etc/GMT+5"),
         ("Asia/Calcutta", "Asia/Calcutta"),
     ] {
-        assert_eq!(zone(given).name(), name);
+        assert_eq!(zone(input).name(), name);
     }
     assert_eq!(Zone::default().name(), "UTC");
 }
 
 #[test]
 fn rejects_other_names_with_advice() {
-    for given in [
+    for input in [
         "",
         " ",
         "+02:00",
@@ -49,9 +49,9 @@ fn rejects_other_names_with_advice() {
         "Europe",
     ] {
         assert_eq!(
-            Zone::parse(given),
-            Err(ZoneError::Unknown(given.to_owned())),
-            "{given:?}"
+            Zone::parse(input),
+            Err(ZoneError::Unknown(input.to_owned())),
+            "{input:?}"
         );
     }
     assert_eq!(
@@ -104,8 +104,8 @@ fn days_begin_at_their_first_instant() {
         ("Pacific/Apia", date(2012, 1, 1), "2011-12-31T10:00:00Z"),
     ] {
         assert_eq!(
-            zone(name).first_instant(date),
-            Ok(at(first)),
+            zone(name).day_start(date),
+            Ok(seconds_at(first)),
             "{name} {date}"
         );
     }
@@ -115,14 +115,14 @@ fn days_begin_at_their_first_instant() {
 fn a_started_day_continues() {
     // At 00:01 the clocks of St. John's were put back to 23:01 of the day before.
     let zone = zone("America/St_Johns");
-    let repeated = at("2010-11-07T02:45:00Z");
+    let repeated = seconds_at("2010-11-07T02:45:00Z");
     assert_eq!(
-        zone.local(repeated).unwrap(),
+        zone.local_time(repeated).unwrap(),
         date(2010, 11, 6).at(23, 15, 0, 0)
     );
-    assert_eq!(zone.date_of(repeated), Ok(date(2010, 11, 7)));
+    assert_eq!(zone.local_date(repeated), Ok(date(2010, 11, 7)));
     assert_eq!(
-        zone.date_of(at("2010-11-07T02:29:59Z")),
+        zone.local_date(seconds_at("2010-11-07T02:29:59Z")),
         Ok(date(2010, 11, 6))
     );
 }
@@ -130,29 +130,27 @@ fn a_started_day_continues() {
 #[test]
 fn the_calendar_has_ends() {
     let utc = Zone::default();
-    assert_eq!(utc.first_instant(date(1, 1, 1)), Ok(-62_135_596_800));
-    assert!(utc.first_instant(date(9999, 12, 30)).is_ok());
+    assert_eq!(utc.day_start(date(1, 1, 1)), Ok(-62_135_596_800));
+    assert!(utc.day_start(date(9999, 12, 30)).is_ok());
     for date in [date(0, 12, 31), date(-9999, 1, 1), date(9999, 12, 31)] {
         assert!(
-            matches!(utc.first_instant(date), Err(ZoneError::OutOfRange(_))),
+            matches!(utc.day_start(date), Err(ZoneError::OutOfRange(_))),
             "{date}"
         );
     }
     for seconds in [i64::MIN, -62_135_596_801, 253_402_207_201, i64::MAX] {
         assert!(
-            matches!(utc.local(seconds), Err(ZoneError::OutOfRange(_))),
+            matches!(utc.local_time(seconds), Err(ZoneError::OutOfRange(_))),
             "{seconds}"
         );
         assert!(
-            matches!(utc.date_of(seconds), Err(ZoneError::OutOfRange(_))),
+            matches!(utc.local_date(seconds), Err(ZoneError::OutOfRange(_))),
             "{seconds}"
         );
     }
-    assert_eq!(utc.date_of(253_402_207_200), Ok(date(9999, 12, 30)));
+    assert_eq!(utc.local_date(253_402_207_200), Ok(date(9999, 12, 30)));
     assert_eq!(
-        utc.first_instant(date(9999, 12, 31))
-            .unwrap_err()
-            .to_string(),
+        utc.day_start(date(9999, 12, 31)).unwrap_err().to_string(),
         "9999-12-31T00:00:00 in UTC is outside the years 0001 to 9999: choose a time within them",
     );
 }
@@ -165,31 +163,31 @@ fn days_partition_time_in_every_zone() {
     for name in TimeZoneDatabase::bundled().available() {
         let zone = zone(name.as_str());
         let changes: Vec<_> = zone
-            .changes_after(at("1880-01-01T00:00:00Z"))
+            .changes_after(seconds_at("1880-01-01T00:00:00Z"))
             .unwrap()
-            .take_while(|(change, _)| *change < at("2040-01-01T00:00:00Z"))
+            .take_while(|(change, _)| *change < seconds_at("2040-01-01T00:00:00Z"))
             .collect();
         if !rules.insert(changes.clone()) {
             continue;
         }
         for (change, _) in changes {
-            let shown = zone.local(change).unwrap().date();
-            let mut day = shown.yesterday().unwrap();
+            let local_day = zone.local_time(change).unwrap().date();
+            let mut day = local_day.yesterday().unwrap();
             for _ in 0..3 {
                 let next = day.tomorrow().unwrap();
-                let (first, end) = (
-                    zone.first_instant(day).unwrap(),
-                    zone.first_instant(next).unwrap(),
-                );
+                let (first, end) = (zone.day_start(day).unwrap(), zone.day_start(next).unwrap());
                 assert!(first <= end, "{name:?} {day}");
-                assert!(zone.local(first).unwrap().date() >= day, "{name:?} {day}");
                 assert!(
-                    zone.local(first - 1).unwrap().date() < day,
+                    zone.local_time(first).unwrap().date() >= day,
+                    "{name:?} {day}"
+                );
+                assert!(
+                    zone.local_time(first - 1).unwrap().date() < day,
                     "{name:?} {day}"
                 );
                 if first < end {
-                    assert_eq!(zone.date_of(first), Ok(day), "{name:?}");
-                    assert_eq!(zone.date_of(end - 1), Ok(day), "{name:?}");
+                    assert_eq!(zone.local_date(first), Ok(day), "{name:?}");
+                    assert_eq!(zone.local_date(end - 1), Ok(day), "{name:?}");
                 }
                 day = next;
             }

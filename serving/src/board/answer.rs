@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::earlier::EarlierBoard;
 use super::entries::Entry;
 use super::reading::BoardReading;
-use crate::answer::{ProvenanceShape, provenance};
+use crate::answer::{ProvenanceShape, build_provenance};
 use crate::read_position::ReadPosition;
 
 /// A page of a board.
@@ -96,11 +96,11 @@ pub(crate) struct PreviousBoard {
 
 impl PreviousBoard {
     pub(crate) fn new(earlier: &EarlierBoard) -> Self {
-        let at = Timestamp::from_microsecond(earlier.at_us).unwrap_or_default();
+        let published_at = Timestamp::from_microsecond(earlier.published_at_us).unwrap_or_default();
         Self {
             total: earlier.total,
             epoch: earlier.epoch,
-            date: at.to_zoned(TimeZone::UTC).date(),
+            date: published_at.to_zoned(TimeZone::UTC).date(),
         }
     }
 }
@@ -204,27 +204,28 @@ pub(crate) struct EntryShape {
     pub(crate) change: Option<i64>,
 }
 
-/// Percentage, with one decimal, of a board's rows that an index (from 0) is at least as good as.
-pub(crate) fn percentile(index: u64, total: u64) -> f64 {
+/// Computes the percentage, with one decimal, of a board's rows that do not precede an index (from
+/// 0).
+pub(crate) fn compute_percentile(index: u64, total: u64) -> f64 {
     let total = u128::from(total.max(1));
-    let as_good = total.saturating_sub(u128::from(index));
-    let tenths = (2000 * as_good + total) / (2 * total);
+    let not_preceding = total.saturating_sub(u128::from(index));
+    let tenths = (2000 * not_preceding + total) / (2 * total);
     u32::try_from(tenths).map_or(0.0, |tenths| f64::from(tenths) / 10.0)
 }
 
-/// Difference from the preceding entry: its rank and member, and the difference of the first score
-/// column.
-pub(crate) fn gap(job: &Job<Board>, before: &Entry, own: &Entry) -> Map<String, Value> {
+/// Builds the difference from the preceding entry: its rank and member, and the difference of the
+/// first score column.
+pub(crate) fn build_gap(job: &Job<Board>, preceding: &Entry, entry: &Entry) -> Map<String, Value> {
     let mut gap = Map::new();
     let names = job.member().0.iter().map(|column| column.name.as_str());
     for name in std::iter::once("rank").chain(names) {
-        gap.extend(before.field(name).map(|value| (name.to_owned(), value)));
+        gap.extend(preceding.field(name).map(|value| (name.to_owned(), value)));
     }
     if let Some(score) = job.score().0.first() {
         let score_of = |entry: &Entry| entry.field(&score.name).as_ref().and_then(Value::as_i64);
-        let difference = score_of(own).zip(score_of(before));
+        let difference = score_of(entry).zip(score_of(preceding));
         // Scores from the entity store may differ by more than an i64 can hold.
-        let difference = difference.map(|(own, before)| own.saturating_sub(before));
+        let difference = difference.map(|(score, preceding)| score.saturating_sub(preceding));
         gap.insert(score.name.clone(), difference.into());
     }
     gap
@@ -232,15 +233,15 @@ pub(crate) fn gap(job: &Job<Board>, before: &Entry, own: &Entry) -> Map<String, 
 
 /// The names of an entry's fields, in their order.
 pub(crate) fn field_names(job: &Job<Board>) -> Vec<&str> {
-    let shapes = [job.member(), job.score(), job.shown()];
-    let names = shapes.into_iter().flat_map(|shape| &shape.0);
+    let key_shapes = [job.member(), job.score(), job.shown()];
+    let names = key_shapes.into_iter().flat_map(|shape| &shape.0);
     std::iter::once("rank")
         .chain(names.map(|column| column.name.as_str()))
         .collect()
 }
 
-/// Provenance of an answer that consists of `readings`.
-pub(crate) fn provenance_of_readings<'a>(
+/// Merges the layers of `readings` into the provenance of one answer.
+pub(crate) fn merge_provenance<'a>(
     readings: impl IntoIterator<Item = &'a BoardReading>,
     read_position: ReadPosition,
 ) -> Provenance {
@@ -249,7 +250,7 @@ pub(crate) fn provenance_of_readings<'a>(
         .fold((false, false), |(batch, live), reading| {
             (batch || reading.layers.0, live || reading.layers.1)
         });
-    provenance(
+    build_provenance(
         Origin::from_layers(batch, live, read_position.epoch),
         read_position,
     )

@@ -1,5 +1,5 @@
 //! Reads boards from the cache beside live state in a single round trip. If a board is not cached,
-//! the reader uses batch rows with live states on top, and requests the board from the worker of
+//! the reader uses batch rows with live entries on top, and requests the board from the worker of
 //! its partition by a record in the log.
 
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use schemas::partition::partition_of;
 use schemas::seam::Epoch;
 use stores::ErrorKind;
 use stores::board_cache::{
-    BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard, CachedBoardAnswer,
+    BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard, CachedBoardSnapshot,
 };
-use stores::live::{LiveStates, PartitionId};
+use stores::live::{LiveEntries, PartitionId};
 use stores::views::RunRecords;
 
 use super::reader::BoardReader;
@@ -21,14 +21,14 @@ use super::reading::{BoardReading, BoardsReading, FilteredRows};
 use crate::read::{RunsAndStates, has_new_partition};
 use crate::read_error::ReadError;
 
-/// Maximum boards per question that the cache answers.
+/// Maximum boards per request that the cache answers.
 const KEYS_MAX: usize = 8;
 /// Maximum members per cache query: the server handles nothing else meanwhile.
 const MEMBERS_MAX: usize = 20_000;
 /// Offsets beyond this exceed the size of any board.
 const OFFSET_MAX: u64 = 1 << 48;
-/// Number of live states read for the size of a board above which the board should be cached.
-const SIZE_STATES_MAX: usize = 1_000;
+/// Number of live entries read for the size of a board above which the board should be cached.
+const SIZE_ENTRIES_MAX: usize = 1_000;
 
 impl BoardReader<'_> {
     /// Returns the boards from the cache; `None` if a board is missing or live state is incomplete.
@@ -43,10 +43,10 @@ impl BoardReader<'_> {
         if self.ports.live.cached_boards().is_none() {
             return Ok(None);
         }
-        let Some(queries) = self.cache_queries(partitions)? else {
+        let Some(queries) = self.build_cache_queries(partitions)? else {
             return Ok(None);
         };
-        // If partitions were added since the run, the states of one key may be in two of them.
+        // If partitions were added since the run, two of them may hold live entries of one key.
         if newest == 0 || cuts != partitions {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ impl BoardReader<'_> {
             return Ok(None);
         }
         let mut are_all_cached = true;
-        for ((query, answer), key) in queries.iter().zip(&answers).zip(&self.question.keys) {
+        for ((query, answer), key) in queries.iter().zip(&answers).zip(&self.request.keys) {
             let own_state = answer.state.as_ref();
             self.caches
                 .states
@@ -82,13 +82,13 @@ impl BoardReader<'_> {
         };
         let mut boards = Vec::with_capacity(queries.len());
         for (query, answer) in queries.iter().zip(answers) {
-            let seam = snapshot.seam(view, view, newest, Some(query.partition as usize));
+            let seam = snapshot.build_seam(view, view, newest, Some(query.partition as usize));
             // A read with retries checks again; the batch rows would have the same gap now.
             seam.check(newest)?;
             let CacheLookup::Board(board) = answer.board else {
                 return Ok(None);
             };
-            boards.push(self.to_reading(board, newest)?);
+            boards.push(self.build_reading(board, newest)?);
         }
         let read_position = snapshot.read_position(source, newest);
         Ok(Some(BoardsReading {
@@ -101,7 +101,7 @@ impl BoardReader<'_> {
     async fn query_cache(
         &self,
         queries: &[BoardQuery],
-    ) -> Result<Vec<CachedBoardAnswer>, ReadError> {
+    ) -> Result<Vec<CachedBoardSnapshot>, ReadError> {
         let (live, source) = (Arc::clone(&self.ports.live), self.job.source());
         let fetch = move |queries: Vec<BoardQuery>| async move {
             match live.cached_boards() {
@@ -131,13 +131,13 @@ impl BoardReader<'_> {
             CacheLookup::Board(_) => {
                 let (source, partition) = (self.job.source(), query.partition);
                 let partition_id = PartitionId { source, partition };
-                self.reports
+                self.recent_reads
                     .report_use(self.ports, partition_id, &query.name);
                 return true;
             }
             // The head already holds the size of a board without filters.
-            CacheLookup::Absent if self.question.want != BoardSelection::TotalsOnly => {
-                self.reports
+            CacheLookup::Absent if self.request.selection != BoardSelection::TotalsOnly => {
+                self.recent_reads
                     .report_missing_board(self.ports, self.job, key, query);
             }
             CacheLookup::Absent | CacheLookup::Filling => {}
@@ -145,87 +145,89 @@ impl BoardReader<'_> {
         false
     }
 
-    /// Requests cached boards for sizes that took many live states to compute.
+    /// Requests cached boards for sizes that took many live entries to compute.
     pub(super) fn request_counts(
         &self,
         keys: &[i64],
-        states: &[LiveStates],
+        live_entries: &[LiveEntries],
         newest: Epoch,
         partitions: usize,
     ) -> Result<(), ReadError> {
-        let is_slow = |states: &LiveStates| states.members.len() > SIZE_STATES_MAX;
-        if self.asks_only_size() {
+        let is_slow = |entries: &LiveEntries| entries.members.len() > SIZE_ENTRIES_MAX;
+        if self.selects_only_size() {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-            let section = self.section()?.encode();
-            let keys_with_states = keys.iter().zip(states);
-            for (key, _) in keys_with_states.filter(|(_, states)| is_slow(states)) {
-                let name = self.board_name(*key, &section)?;
+            let filtered_board = self.encode_board()?.encode();
+            let keys_with_entries = keys.iter().zip(live_entries);
+            for (key, _) in keys_with_entries.filter(|(_, entries)| is_slow(entries)) {
+                let name = self.board_name(*key, &filtered_board)?;
                 let partition = partition_of(key.to_string().as_bytes(), count);
-                let (reports, ports) = (self.reports, self.ports);
-                reports.report_miss(ports, self.job, *key, true, &name, partition);
+                let (recent_reads, ports) = (self.recent_reads, self.ports);
+                recent_reads.report_miss(ports, self.job, *key, true, &name, partition);
             }
             return Ok(());
         }
         // Boards are cached only after the first run.
         if newest == 0
             || self.ports.live.cached_boards().is_none()
-            || self.question.want != BoardSelection::TotalsOnly
-            || !states.iter().any(is_slow)
+            || self.request.selection != BoardSelection::TotalsOnly
+            || !live_entries.iter().any(is_slow)
         {
             return Ok(());
         }
-        let queries = self.cache_queries(partitions)?.unwrap_or_default();
-        let keys_with_states = queries.iter().zip(keys).zip(states);
-        for ((query, key), _) in keys_with_states.filter(|(_, states)| is_slow(states)) {
-            self.reports
+        let queries = self.build_cache_queries(partitions)?.unwrap_or_default();
+        let keys_with_entries = queries.iter().zip(keys).zip(live_entries);
+        for ((query, key), _) in keys_with_entries.filter(|(_, entries)| is_slow(entries)) {
+            self.recent_reads
                 .report_missing_board(self.ports, self.job, *key, query);
         }
         Ok(())
     }
 
-    /// The cache queries for the question; `None` if the cache cannot answer it.
-    fn cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
-        let question = self.question;
-        let section = self.section()?;
-        if question.explains || question.keys.len() > KEYS_MAX {
+    /// Builds the cache queries for the request; `None` if the cache cannot answer it.
+    fn build_cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
+        let request = self.request;
+        let filtered_board = self.encode_board()?;
+        if request.explains || request.keys.len() > KEYS_MAX {
             return Ok(None);
         }
-        let members = match (&question.members, &question.want) {
+        let members = match (&request.members, &request.selection) {
             (Some(members), _) => members.len(),
             (None, BoardSelection::MembersWithIndexes(members)) => members.len(),
             _ => 0,
         };
         let is_far =
-            matches!(question.want, BoardSelection::Page { offset, .. } if offset > OFFSET_MAX);
-        if members.saturating_mul(question.keys.len()) > MEMBERS_MAX || is_far {
+            matches!(request.selection, BoardSelection::Page { offset, .. } if offset > OFFSET_MAX);
+        if members.saturating_mul(request.keys.len()) > MEMBERS_MAX || is_far {
             return Ok(None);
         }
-        let members = self.encoded_members()?.map(BoardSelection::Members);
-        let want = members.unwrap_or_else(|| question.want.clone());
-        let encoded = section.encode();
+        let members = self
+            .encode_requested_members()?
+            .map(BoardSelection::Members);
+        let selection = members.unwrap_or_else(|| request.selection.clone());
+        let encoded = filtered_board.encode();
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-        let mut queries = Vec::with_capacity(question.keys.len());
-        for key in &question.keys {
+        let mut queries = Vec::with_capacity(request.keys.len());
+        for key in &request.keys {
             queries.push(BoardQuery {
                 name: self.board_name(*key, &encoded)?,
                 partition: partition_of(key.to_string().as_bytes(), count),
                 score_bytes: 8 * self.job.score().0.len(),
-                selection: want.clone(),
+                selection: selection.clone(),
             });
         }
         Ok(Some(queries))
     }
 
-    /// The name of the board of a key and an encoded section.
-    fn board_name(&self, key: i64, section: &[u8]) -> Result<BoardName, ReadError> {
+    /// The name of the board of a key and an encoded `FilteredBoard`.
+    fn board_name(&self, key: i64, filtered_board: &[u8]) -> Result<BoardName, ReadError> {
         Ok(BoardName {
             view: self.job.view().to_owned(),
-            key: self.key_bytes(key)?,
-            section: section.to_vec(),
+            key: self.encode_key(key)?,
+            filtered_board: filtered_board.to_vec(),
         })
     }
 
-    fn to_reading(&self, board: CachedBoard, newest: Epoch) -> Result<BoardReading, ReadError> {
+    fn build_reading(&self, board: CachedBoard, newest: Epoch) -> Result<BoardReading, ReadError> {
         let is_changed = board.last_changed_epoch > newest;
         let rows = |rows: Vec<BoardRow>| -> Vec<(RankedEntry, bool)> {
             let ranked = rows.into_iter().map(|row| {
@@ -240,22 +242,25 @@ impl BoardReader<'_> {
             });
             ranked.collect()
         };
-        if let Some(members) = &self.question.members {
-            let mut found = rows(board.rows);
-            found.sort_unstable_by(|(one, _), (other, _)| one.order().cmp(&other.order()));
-            let is_all = found.len() == members.len();
-            let mut filtered = FilteredRows::new(self.question.want.clone());
-            for (row, is_live) in found {
+        if let Some(members) = &self.request.members {
+            let mut member_rows = rows(board.rows);
+            member_rows.sort_unstable_by(|(a, _), (b, _)| a.sort_key().cmp(&b.sort_key()));
+            let are_all_found = member_rows.len() == members.len();
+            let mut filtered = FilteredRows::new(self.request.selection.clone());
+            for (row, is_live) in member_rows {
                 filtered.add(row, is_live);
             }
             let mut reading = filtered.finish();
-            // A missing member may have been removed by a newer state.
-            reading.layers.1 |= is_changed && !is_all;
+            // A missing member may have been removed by a newer live entry.
+            reading.layers.1 |= is_changed && !are_all_found;
             return Ok(reading);
         }
-        let indexes = matches!(self.question.want, BoardSelection::MembersWithIndexes(_));
+        let has_indexes = matches!(
+            self.request.selection,
+            BoardSelection::MembersWithIndexes(_)
+        );
         let mut rows: Vec<RankedEntry> = rows(board.rows).into_iter().map(|(row, _)| row).collect();
-        let indexes = indexes.then(|| {
+        let indexes = has_indexes.then(|| {
             let mut indexed: Vec<(u64, RankedEntry)> =
                 board.indexes.into_iter().zip(rows.drain(..)).collect();
             indexed.sort_unstable_by_key(|(index, _)| *index);
@@ -263,8 +268,8 @@ impl BoardReader<'_> {
             rows = indexed_rows;
             indexes
         });
-        let live = board.epochs.iter().filter(|(epoch, _)| *epoch > newest);
-        let live: u64 = live.map(|(_, rows)| rows).sum();
+        let live_epochs = board.epochs.iter().filter(|(epoch, _)| *epoch > newest);
+        let live_rows: u64 = live_epochs.map(|(_, rows)| rows).sum();
         Ok(BoardReading {
             sum: Sum {
                 count: board.count,
@@ -274,7 +279,7 @@ impl BoardReader<'_> {
             rows,
             indexes,
             member_index: board.member_index,
-            layers: (board.count > live, is_changed),
+            layers: (board.count > live_rows, is_changed),
             ..BoardReading::default()
         })
     }

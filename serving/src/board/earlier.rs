@@ -9,10 +9,11 @@ use jobs::board::{KeyBoards, RankedEntry};
 use jobs::{Board, Job};
 use schemas::seam::Epoch;
 use stores::board_cache::BoardSelection;
+use stores::boards::StoredNodes;
 use stores::views::Head as StoredHead;
 use tokio::time::Duration;
 
-use super::reader::{BoardQuestion, BoardReadContext, BoardReader, StoredNodes};
+use super::reader::{BoardReadContext, BoardReadRequest, BoardReader};
 use crate::read_error::ReadError;
 use crate::retry_budget::RetryBudget;
 
@@ -25,11 +26,11 @@ pub(crate) struct EarlierBoard {
     pub(crate) total: u64,
     pub(crate) epoch: Epoch,
     /// When the run published the board.
-    pub(crate) at_us: i64,
+    pub(crate) published_at_us: i64,
 }
 
 /// Reads the ranks of `rows` on the last version of a key's board before `day`, with the same
-/// filters and without live states. Returns `None` if no such version is stored. The version stays
+/// filters and without live entries. Returns `None` if no such version is stored. The version stays
 /// the same all day, so it can be combined with rows from the cache.
 ///
 /// # Errors
@@ -37,13 +38,13 @@ pub(crate) struct EarlierBoard {
 pub(crate) async fn read_earlier_board(
     context: BoardReadContext<'_>,
     job: &Arc<Job<Board>>,
-    question: &BoardQuestion,
+    request: &BoardReadRequest,
     rows: &[RankedEntry],
     day: Date,
     retry_for: Duration,
 ) -> Result<Option<EarlierBoard>, ReadError> {
     let mut budget = RetryBudget::new(retry_for);
-    let mut reader = BoardReader::new(context, job, question);
+    let mut reader = BoardReader::new(context, job, request);
     loop {
         let permit = context.permits.acquire().await;
         let error = match reader.read_earlier(rows, day).await {
@@ -64,17 +65,17 @@ impl BoardReader<'_> {
         rows: &[RankedEntry],
         day: Date,
     ) -> Result<Option<EarlierBoard>, ReadError> {
-        let [key] = self.question.keys[..] else {
+        let [key] = self.request.keys[..] else {
             return Ok(None);
         };
-        let encoded = self.key_bytes(key)?;
+        let encoded = self.encode_key(key)?;
         let (view, views) = (self.job.view(), &self.ports.views);
         let heads = views.heads(view, std::slice::from_ref(&encoded)).await?;
         let Some(head) = heads.and_then(|heads| heads.into_iter().next().flatten()) else {
             return Ok(None);
         };
-        let read = self.read_version_before(&head, &encoded, rows, day).await;
-        read.map_err(|error| self.annotate_error(key, Some(head), error))
+        let earlier = self.read_version_before(&head, &encoded, rows, day).await;
+        earlier.map_err(|error| self.annotate_error(key, Some(head), error))
     }
 
     async fn read_version_before(
@@ -85,22 +86,19 @@ impl BoardReader<'_> {
         day: Date,
     ) -> Result<Option<EarlierBoard>, ReadError> {
         let midnight = day.to_zoned(TimeZone::UTC);
-        let midnight_us = midnight.map_or(i64::MIN, |at| at.timestamp().as_microsecond());
-        let Some(root) = head.earlier_at(midnight_us) else {
+        let midnight_us =
+            midnight.map_or(i64::MIN, |midnight| midnight.timestamp().as_microsecond());
+        let Some(root) = head.find_earlier_root(midnight_us) else {
             return Ok(None);
         };
         let score_bytes = 8 * self.job.score().0.len();
         let boards = KeyBoards::from_version(&root.root, score_bytes)
             .map_err(|error| ReadError::DamagedBoard(error.to_string()))?;
-        let nodes = StoredNodes {
-            views: &*self.ports.views,
-            view: self.job.view(),
-            key,
-        };
+        let nodes = StoredNodes::new(&*self.ports.views, self.job.view(), key);
         let mut members: Vec<_> = rows.iter().map(|row| row.member.clone()).collect();
         members.sort_unstable();
-        let want = BoardSelection::MembersWithIndexes(members);
-        let reading = self.read_board(&boards, &nodes, &want).await?;
+        let selection = BoardSelection::MembersWithIndexes(members);
+        let reading = self.read_board(&boards, &nodes, &selection).await?;
         let indexes = reading.indexes.into_iter().flatten();
         let members = reading.rows.iter().map(|row| row.member.as_slice());
         let indexes: HashMap<&[u8], u64> = members.zip(indexes).collect();
@@ -109,7 +107,7 @@ impl BoardReader<'_> {
             indexes: rows.iter().map(index_of).collect(),
             total: reading.sum.count,
             epoch: root.epoch,
-            at_us: root.stamp_us,
+            published_at_us: root.stamp_us,
         }))
     }
 }

@@ -30,29 +30,29 @@ pub(crate) struct Entry {
     previous: Option<Option<u64>>,
 }
 
-/// The entries of a reading, with their earlier ranks if `earlier` is given.
-pub(crate) fn entries(
+/// Builds the entries of a reading, with their earlier ranks if `earlier` is given.
+pub(crate) fn build_entries(
     job: &Job<Board>,
     reading: &BoardReading,
     earlier: Option<&Option<EarlierBoard>>,
 ) -> Result<Vec<Entry>, KeyError> {
-    let shapes = [job.member(), job.score(), job.shown()];
-    let columns = shapes.into_iter().flat_map(|shape| &shape.0);
+    let key_shapes = [job.member(), job.score(), job.shown()];
+    let columns = key_shapes.into_iter().flat_map(|shape| &shape.0);
     let names: Arc<[String]> = columns.map(|column| column.name.clone()).collect();
-    let entry = |(at, row): (usize, &RankedEntry)| {
+    let entry = |(row_index, row): (usize, &RankedEntry)| {
         let mut values = job.member().decode_values(&row.member)?;
         values.extend(job.score().decode_values(&row.score)?);
         // Columns that are only filtered by follow the shown ones.
         let payload = job.payload().decode_values(&row.payload)?;
         values.extend(payload.into_iter().take(job.shown().0.len()));
         let indexes = reading.indexes.as_ref();
-        let index = indexes.and_then(|indexes| indexes.get(at).copied());
+        let index = indexes.and_then(|indexes| indexes.get(row_index).copied());
         let rank = |index: u64| index + 1;
         Ok(Entry {
-            rank: rank(index.unwrap_or(reading.first_index + at as u64)),
+            rank: rank(index.unwrap_or(reading.first_index + row_index as u64)),
             names: Arc::clone(&names),
             values,
-            previous: earlier.map(|earlier| earlier.as_ref()?.indexes.get(at)?.map(rank)),
+            previous: earlier.map(|earlier| earlier.as_ref()?.indexes.get(row_index)?.map(rank)),
         })
     };
     reading.rows.iter().enumerate().map(entry).collect()
@@ -64,7 +64,7 @@ impl Entry {
     fn earlier_values(&self) -> Option<[Value; 2]> {
         let previous = self.previous?;
         let signed = |rank: u64| i64::try_from(rank).unwrap_or(i64::MAX);
-        let change = previous.map(|then| signed(then) - signed(self.rank));
+        let change = previous.map(|rank| signed(rank) - signed(self.rank));
         Some([previous.into(), change.into()])
     }
 
@@ -78,7 +78,7 @@ impl Entry {
         if name == RANK {
             return Some(self.rank.into());
         }
-        let (_, value) = self.fields().find(|(own, _)| *own == name)?;
+        let (_, value) = self.fields().find(|(field_name, _)| *field_name == name)?;
         Some(json_value::from_key(value))
     }
 

@@ -1,4 +1,4 @@
-//! Explanation of a board: the published version, the changes by live states, and the live states
+//! Explanation of a board: the published version, the changes by live entries, and the live entries
 //! of one member.
 
 use jobs::board::{RankBreakdown, RankedEntry};
@@ -11,14 +11,14 @@ pub(crate) struct BoardExplanation {
     pub(crate) newest: Epoch,
     /// The published version of the key's boards; `None` before the first run.
     pub(crate) version: Option<ExplainedVersion>,
-    /// Number of rows of the version, within the filters, that newer states removed.
+    /// Number of rows of the version, within the filters, that newer live entries removed.
     pub(crate) removed: u64,
-    /// Number of rows, within the filters, that newer states added.
+    /// Number of rows, within the filters, that newer live entries added.
     pub(crate) added: u64,
-    /// The live states of the member, in the order of epochs.
-    pub(crate) states: Vec<MemberState>,
+    /// The live entries of the member, in the order of epochs.
+    pub(crate) live_entries: Vec<ExplainedLiveEntry>,
     /// Derivation of the member's rank; only for boards without filters.
-    pub(crate) before: Option<RankBreakdown>,
+    pub(crate) rank_breakdown: Option<RankBreakdown>,
 }
 
 /// The published version in an explanation.
@@ -38,15 +38,15 @@ pub(crate) struct ExplainedVersion {
     pub(crate) member: Option<(u64, RankedEntry)>,
 }
 
-/// A live state of a member.
+/// A live entry of a member.
 #[derive(Debug, Clone)]
-pub(crate) struct MemberState {
+pub(crate) struct ExplainedLiveEntry {
     pub(crate) partition: usize,
     pub(crate) epoch: Epoch,
-    /// True if the state is newer than the version and the newest run.
+    /// True if the entry is newer than the version and the newest run.
     pub(crate) is_newer: bool,
-    /// True if the state is the effective one.
+    /// True if the entry is the effective one.
     pub(crate) is_effective: bool,
-    /// The row; `None` if the state removes the member from the board.
+    /// The row; `None` if the entry removes the member from the board.
     pub(crate) row: Option<RankedEntry>,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use schemas::source::Source;
-use stores::board_cache::{BoardQuery, BoardSelection, CachedBoardAnswer};
+use stores::board_cache::{BoardQuery, BoardSelection, CachedBoardSnapshot};
 
 use crate::lock::lock;
 use crate::read_error::ReadError;
@@ -28,7 +28,7 @@ const BATCHED_ROWS_MAX: u64 = 100;
 pub(crate) const PREVIOUS_CALL_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// The answers of a call; each is moved out by its query.
-type Answers = Arc<Vec<Mutex<Option<CachedBoardAnswer>>>>;
+type Answers = Arc<Vec<Mutex<Option<CachedBoardSnapshot>>>>;
 type CallResult = Result<Answers, Arc<stores::Error>>;
 type Call = Shared<BoxFuture<'static, CallResult>>;
 type WeakCall = WeakShared<BoxFuture<'static, CallResult>>;
@@ -74,17 +74,17 @@ impl LookupBatcher {
         source: Source,
         queries: &[BoardQuery],
         fetch: impl FnOnce(Vec<BoardQuery>) -> A + Send + 'static,
-    ) -> Result<Option<Vec<CachedBoardAnswer>>, ReadError>
+    ) -> Result<Option<Vec<CachedBoardSnapshot>>, ReadError>
     where
-        A: Future<Output = stores::Result<Vec<CachedBoardAnswer>>> + Send,
+        A: Future<Output = stores::Result<Vec<CachedBoardSnapshot>>> + Send,
     {
-        let Some((call, first)) = self.join(source, queries, fetch) else {
+        let Some((call, first_index)) = self.join(source, queries, fetch) else {
             return Ok(None);
         };
         let answers = call.await.map_err(ReadError::Store)?;
-        let own_answers = answers.iter().skip(first).take(queries.len());
+        let query_answers = answers.iter().skip(first_index).take(queries.len());
         Ok(Some(
-            own_answers
+            query_answers
                 .filter_map(|answer| lock(answer).take())
                 .collect(),
         ))
@@ -98,9 +98,9 @@ impl LookupBatcher {
         fetch: impl FnOnce(Vec<BoardQuery>) -> A + Send + 'static,
     ) -> Option<(Call, usize)>
     where
-        A: Future<Output = stores::Result<Vec<CachedBoardAnswer>>> + Send,
+        A: Future<Output = stores::Result<Vec<CachedBoardSnapshot>>> + Send,
     {
-        let rows = queries.iter().map(max_rows).sum();
+        let rows = queries.iter().map(count_rows_max).sum();
         if queries.len() > QUERIES_PER_CALL_MAX || rows > BATCHED_ROWS_MAX {
             return None;
         }
@@ -109,7 +109,7 @@ impl LookupBatcher {
         let running = queue.running.as_ref().and_then(WeakCall::upgrade);
         let Some(running) = running.filter(|call| call.peek().is_none()) else {
             let queries = queries.to_vec();
-            let call = async move { shared_answers(fetch(queries).await) }
+            let call = async move { share_answers(fetch(queries).await) }
                 .boxed()
                 .shared();
             queue.running = call.downgrade();
@@ -118,22 +118,23 @@ impl LookupBatcher {
         if let Some(waiting) = &mut queue.waiting
             && let Some(call) = waiting.call.upgrade()
         {
-            let first = waiting.queries.len();
-            if first + queries.len() > QUERIES_PER_CALL_MAX
+            let first_index = waiting.queries.len();
+            if first_index + queries.len() > QUERIES_PER_CALL_MAX
                 || waiting.rows + rows > ROWS_PER_CALL_MAX
             {
                 return None;
             }
             waiting.queries.extend_from_slice(queries);
             waiting.rows += rows;
-            return Some((call, first));
+            return Some((call, first_index));
         }
-        let (all, previous_call_wait) = (Arc::clone(&self.queues), self.previous_call_wait);
+        let (queues_of_call, previous_call_wait) =
+            (Arc::clone(&self.queues), self.previous_call_wait);
         let next = async move {
             // The previous call ended or hangs.
             drop(tokio::time::timeout(previous_call_wait, running).await);
-            let queries = start_pending_call(&all, source);
-            shared_answers(fetch(queries).await)
+            let queries = start_pending_call(&queues_of_call, source);
+            share_answers(fetch(queries).await)
         };
         let next = next.boxed().shared();
         queue.waiting = next.downgrade().map(|call| PendingCall {
@@ -160,7 +161,7 @@ fn start_pending_call(
 }
 
 /// Wraps the answers of a call so that each query can move out its own.
-fn shared_answers(answers: stores::Result<Vec<CachedBoardAnswer>>) -> CallResult {
+fn share_answers(answers: stores::Result<Vec<CachedBoardSnapshot>>) -> CallResult {
     let answers = answers?.into_iter();
     Ok(Arc::new(
         answers.map(|answer| Mutex::new(Some(answer))).collect(),
@@ -168,7 +169,7 @@ fn shared_answers(answers: stores::Result<Vec<CachedBoardAnswer>>) -> CallResult
 }
 
 /// Maximum rows that a query returns.
-fn max_rows(query: &BoardQuery) -> u64 {
+fn count_rows_max(query: &BoardQuery) -> u64 {
     match &query.selection {
         BoardSelection::TotalsOnly => 0,
         BoardSelection::Page { limit, .. } | BoardSelection::After { limit, .. } => *limit as u64,

@@ -37,7 +37,7 @@ impl Store {
         }
     }
 
-    async fn call(self, queries: Vec<BoardQuery>) -> stores::Result<Vec<CachedBoardAnswer>> {
+    async fn call(self, queries: Vec<BoardQuery>) -> stores::Result<Vec<CachedBoardSnapshot>> {
         let counted = self.counted.load(SeqCst) as u64;
         lock(&self.calls).push(queries.len());
         self.ends.acquire().await.expect("it is open").forget();
@@ -53,7 +53,7 @@ impl Store {
                 count: counted,
                 ..CachedBoard::default()
             };
-            CachedBoardAnswer {
+            CachedBoardSnapshot {
                 state: None,
                 board: CacheLookup::Board(board),
             }
@@ -68,7 +68,7 @@ impl Store {
             name: BoardName {
                 view: "boards".to_owned(),
                 key: vec![1],
-                section: Vec::new(),
+                filtered_board: Vec::new(),
             },
             partition: 0,
             score_bytes: 16,
@@ -79,7 +79,7 @@ impl Store {
             let fetch = |queries| store.call(queries);
             let answers = lookups.read(Source::Efforts, &queries, fetch).await?;
             let page = |answer| match answer {
-                CachedBoardAnswer {
+                CachedBoardSnapshot {
                     board: CacheLookup::Board(board),
                     ..
                 } => (board.first_index, board.count),

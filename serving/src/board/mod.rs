@@ -1,13 +1,13 @@
-//! Boards: questions, consistent reads, and answers.
+//! Boards: divisions and windows, consistent reads, and answers.
 
 pub(crate) mod answer;
 mod cached;
+pub(crate) mod divisions;
 pub(crate) mod earlier;
 pub(crate) mod entries;
 mod explain;
 pub(crate) mod explanation;
 pub(crate) mod lookup_batcher;
-pub(crate) mod question;
 pub(crate) mod read;
 pub(crate) mod reader;
 pub(crate) mod reading;

@@ -1,20 +1,21 @@
 //! Consistent reads of boards, as described in docs/internals/seam.md: the newest runs, then the
-//! partition states with the live states, then the heads and their nodes.
+//! partition states with the live entries, then the heads and their nodes.
 
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use jobs::board::{Head, KeyBoards, LiveCount};
+use jobs::board::{KeyBoards, LiveCount};
 use jobs::{Board, Job};
 use schemas::key::KeyError;
 use schemas::partition::partition_of;
 use schemas::seam::{self, Epoch};
 use stores::ErrorKind;
-use stores::live::{LiveStates, StateQuery};
+use stores::boards::{StoredNodes, merge_boards};
+use stores::live::{EntryQuery, LiveEntries};
 use stores::views::{Head as StoredHead, RunRecords};
 use tokio::time::Duration;
 
-use super::reader::{BoardQuestion, BoardReadContext, BoardReader, StoredNodes, live_states};
+use super::reader::{BoardReadContext, BoardReadRequest, BoardReader};
 use super::reading::{BoardReading, BoardsReading};
 use crate::read::{RunsAndStates, has_new_partition};
 use crate::read_error::ReadError;
@@ -23,9 +24,9 @@ use crate::retry_budget::RetryBudget;
 
 /// Number of keys whose boards are read concurrently.
 const CONCURRENT_KEYS: usize = 8;
-/// Maximum keys whose live states are read at once if live counts do not suffice: a key may have
+/// Maximum keys whose live entries are read at once if live counts do not suffice: a key may have
 /// many.
-const KEYS_WITH_STATES_MAX: usize = 32;
+const KEYS_WITH_ENTRIES_MAX: usize = 32;
 
 /// Reads boards. While live state is incomplete, it retries for up to `retry_for` after the first
 /// failure. Each attempt holds a permit, which bounds memory.
@@ -35,11 +36,11 @@ const KEYS_WITH_STATES_MAX: usize = 32;
 pub(crate) async fn read(
     context: BoardReadContext<'_>,
     job: &Arc<Job<Board>>,
-    question: &BoardQuestion,
+    request: &BoardReadRequest,
     retry_for: Duration,
 ) -> Result<BoardsReading, ReadError> {
     let mut budget = RetryBudget::new(retry_for);
-    let mut reader = BoardReader::new(context, job, question);
+    let mut reader = BoardReader::new(context, job, request);
     loop {
         let permit = context.permits.acquire().await;
         let error = match reader.attempt().await {
@@ -47,7 +48,7 @@ pub(crate) async fn read(
             result => return result,
         };
         drop(permit);
-        reader.refresh = true;
+        reader.ignores_cache = true;
         if !budget.wait_before_retry(&error).await {
             return Err(error);
         }
@@ -68,14 +69,14 @@ impl BoardReader<'_> {
     async fn attempt(&mut self) -> Result<BoardsReading, ReadError> {
         let source = self.job.source();
         let (partitions, runs) = tokio::try_join!(
-            self.ports.log.partitions(source.topic()),
+            self.ports.log.partition_count(source.topic()),
             self.caches
                 .runs
-                .get(&*self.ports.views, source, self.refresh)
+                .get(&*self.ports.views, source, self.ignores_cache)
         )?;
         // After a loss of the log its partition states still exist: they show the missing data.
-        let partitions = (partitions as usize).max(runs.runs.partitions());
-        if !self.refresh {
+        let partitions = (partitions as usize).max(runs.runs.partition_count());
+        if !self.ignores_cache {
             match self.read_cached(&runs, partitions).await {
                 Ok(Some(reading)) => return Ok(reading),
                 Ok(None) => {}
@@ -87,10 +88,10 @@ impl BoardReader<'_> {
             }
         }
         // Boxed, since the future is much larger than the preceding ones.
-        let (boards, position) = if self.asks_only_size() {
+        let (boards, position) = if self.selects_only_size() {
             Box::pin(self.read_live_counts(&runs, partitions)).await?
         } else {
-            let keys = self.question.keys.as_slice();
+            let keys = self.request.keys.as_slice();
             Box::pin(self.read_stored(runs, partitions, keys, false)).await?
         };
         let boards: Option<Vec<_>> = boards.into_iter().collect();
@@ -102,17 +103,17 @@ impl BoardReader<'_> {
     }
 
     /// Answers with live counts where they are stored and join the version. The other keys are read
-    /// again in chunks, with their live states. Each board is exact for its own position.
+    /// again in chunks, with their live entries. Each board is exact for its own position.
     async fn read_live_counts(
         &mut self,
         runs: &Arc<RunRecords>,
         partitions: usize,
     ) -> Result<(Vec<Option<BoardReading>>, ReadPosition), ReadError> {
-        let question = self.question;
-        let keys = question.keys.as_slice();
+        let request = self.request;
+        let keys = request.keys.as_slice();
         let read = Box::pin(self.read_stored(Arc::clone(runs), partitions, keys, true)).await?;
         let (mut boards, mut position) = read;
-        let keys_with_boards = question.keys.iter().zip(&boards);
+        let keys_with_boards = request.keys.iter().zip(&boards);
         let remaining = keys_with_boards.filter(|(_, board)| board.is_none());
         let remaining: Vec<i64> = remaining.map(|(key, _)| *key).collect();
         if remaining.is_empty() {
@@ -122,7 +123,7 @@ impl BoardReader<'_> {
         for board in boards.iter_mut().flatten() {
             board.own_position = Some(Arc::clone(&own_position));
         }
-        for chunk in remaining.chunks(KEYS_WITH_STATES_MAX) {
+        for chunk in remaining.chunks(KEYS_WITH_ENTRIES_MAX) {
             let read = Box::pin(self.read_stored(Arc::clone(runs), partitions, chunk, false));
             let (read, chunk_position) = read.await?;
             position = match boards.iter().any(Option::is_some) {
@@ -140,7 +141,7 @@ impl BoardReader<'_> {
         Ok((boards, position))
     }
 
-    /// Reads the batch rows and live states of some keys, or their live counts where these are
+    /// Reads the batch rows and live entries of some keys, or their live counts where these are
     /// stored; `None` for a key whose live count does not join the version.
     async fn read_stored(
         &mut self,
@@ -155,9 +156,9 @@ impl BoardReader<'_> {
         let mut queries;
         let live = loop {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-            // If partitions were added since the run, the states of one key may be in two of them.
+            // If partitions were added since the run, two of them may hold live entries of one key.
             let unchanged_count = (cuts == partitions).then_some(count);
-            queries = self.state_queries(keys, unchanged_count)?;
+            queries = self.build_entry_queries(keys, unchanged_count)?;
             let count = count.saturating_add(1);
             let mut live = match uses_live_counts {
                 true => {
@@ -166,7 +167,12 @@ impl BoardReader<'_> {
                         .read_live_counts(source, count, &queries)
                         .await?
                 }
-                false => self.ports.live.read_states(source, count, &queries).await?,
+                false => {
+                    self.ports
+                        .live
+                        .read_entries(source, count, &queries)
+                        .await?
+                }
             };
             if !has_new_partition(&mut live.partition_states) {
                 break live;
@@ -181,7 +187,7 @@ impl BoardReader<'_> {
             self.caches.states.record(source, partition, state.as_ref());
         }
         if newest == 0 || cuts == partitions {
-            self.request_counts(keys, &live.states, newest, partitions)?;
+            self.request_counts(keys, &live.entries, newest, partitions)?;
         }
         let encoded: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
         let heads = self.ports.views.heads(view, &encoded).await?;
@@ -191,7 +197,7 @@ impl BoardReader<'_> {
             runs,
             states: live.partition_states,
         };
-        let found = queries.iter().zip(&live.states).zip(keys);
+        let reads = queries.iter().zip(&live.entries).zip(keys);
         let context = KeyReadContext {
             snapshot: &snapshot,
             newest,
@@ -199,10 +205,12 @@ impl BoardReader<'_> {
             uses_live_counts,
         };
         let reader = &*self;
-        let readings = found.map(|((query, states), key)| {
+        let readings = reads.map(|((query, live_entries), key)| {
             let head = heads.next().flatten();
             async move {
-                let read = reader.read_key(context, query, states, head.as_ref()).await;
+                let read = reader
+                    .read_key(context, query, live_entries, head.as_ref())
+                    .await;
                 read.map_err(|error| (*key, head, error))
             }
         });
@@ -215,62 +223,55 @@ impl BoardReader<'_> {
         Ok((boards, position))
     }
 
-    /// Queries for the live states of some keys. With a number of partitions, each key is in the
-    /// partition of its hash; without one, it may be in any.
-    fn state_queries(
+    /// Builds the queries for the live entries of some keys. With a number of partitions, each key
+    /// is in the partition of its hash; without one, it may be in any.
+    fn build_entry_queries(
         &self,
         keys: &[i64],
         partitions: Option<u32>,
-    ) -> Result<Vec<StateQuery>, KeyError> {
+    ) -> Result<Vec<EntryQuery>, KeyError> {
         let query = |key: &i64| {
             let hash_partition = |count| partition_of(key.to_string().as_bytes(), count);
-            Ok(StateQuery {
+            Ok(EntryQuery {
                 view: self.job.view().to_owned(),
-                key: self.key_bytes(*key)?,
+                key: self.encode_key(*key)?,
                 partition: partitions.map(hash_partition),
             })
         };
         keys.iter().map(query).collect()
     }
 
-    /// Merges the live states of a key with its published version, and reads the wanted rows;
+    /// Merges the live entries of a key with its published version, and reads the selected rows;
     /// `None` if a live count does not join the version.
     async fn read_key(
         &self,
         context: KeyReadContext<'_>,
-        query: &StateQuery,
-        states: &LiveStates,
-        stored: Option<&StoredHead>,
+        query: &EntryQuery,
+        live_entries: &LiveEntries,
+        head: Option<&StoredHead>,
     ) -> Result<Option<BoardReading>, ReadError> {
         let view = self.job.view();
-        let only = query.partition.map(|partition| partition as usize);
+        let only_partition = query.partition.map(|partition| partition as usize);
         let newest = context.newest;
-        let seam = context.snapshot.seam(view, view, newest, only);
+        let seam = context
+            .snapshot
+            .build_seam(view, view, newest, only_partition);
         seam.check_table(context.has_table)?;
-        let head = stored.map(|head| Head {
-            epoch: head.epoch,
-            root: &head.root,
-        });
-        let score_bytes = 8 * self.job.score().0.len();
-        let boards = KeyBoards::merge(&seam, head, live_states(states), score_bytes)?;
-        let nodes = StoredNodes {
-            views: &*self.ports.views,
-            view,
-            key: &query.key,
-        };
+        let boards = merge_boards(&seam, self.job, head, Some(live_entries))?;
+        let nodes = StoredNodes::new(&*self.ports.views, view, &query.key);
         if context.uses_live_counts {
-            let base = seam::base(stored.map_or(0, |head| head.epoch), newest);
-            let root = stored.map(|head| &*head.root);
-            if let Some(size) = size_from_live_count(&boards, states, root, base) {
+            let base_epoch = seam::base_epoch(head.map_or(0, |head| head.epoch), newest);
+            let root = head.map(|head| &*head.root);
+            if let Some(size) = compute_size(&boards, live_entries, root, base_epoch) {
                 return Ok(size);
             }
         }
         let mut reading = self
-            .read_board(&boards, &nodes, &self.question.want)
+            .read_board(&boards, &nodes, &self.request.selection)
             .await?;
-        if self.question.explains {
-            let explained = self.explain(&boards, &nodes, newest, states, stored);
-            reading.explanation = Some(Arc::new(Box::pin(explained).await?));
+        if self.request.explains {
+            let explanation = self.explain(&boards, &nodes, newest, live_entries, head);
+            reading.explanation = Some(Arc::new(Box::pin(explanation).await?));
         }
         Ok(Some(BoardReading {
             is_split: boards.is_split(),
@@ -279,17 +280,17 @@ impl BoardReader<'_> {
     }
 }
 
-/// Size of a key's only board from its live count, checked against the version (`root`) and base
-/// epoch that were read. Returns `None` if live states determine the size instead, and `Some(None)`
-/// if the live count does not join the version. The count covers a single partition, so no other
-/// partition may hold states of the key.
-fn size_from_live_count(
+/// Computes the size of a key's only board from its live count, which must belong to the version
+/// (`root`) and base epoch that were read. Returns `None` if live entries determine the size
+/// instead, and `Some(None)` if the live count does not join the version. The count covers a single
+/// partition, so no other partition may hold live entries of the key.
+fn compute_size(
     version: &KeyBoards,
-    states: &LiveStates,
+    live_entries: &LiveEntries,
     root: Option<&[u8]>,
-    base: Epoch,
+    base_epoch: Epoch,
 ) -> Option<Option<BoardReading>> {
-    let counts = states.live_counts.iter();
+    let counts = live_entries.live_counts.iter();
     let live_counts: Vec<&[u8]> = counts.filter_map(|(_, count)| count.content()).collect();
     let version_size = version.version_sum();
     let reading = |sum, layers| BoardReading {
@@ -298,13 +299,15 @@ fn size_from_live_count(
         ..BoardReading::default()
     };
     match live_counts.as_slice() {
-        [] if version.has_live() => None,
+        [] if version.has_live_entries() => None,
         [] => Some(Some(reading(version_size, (version_size.count > 0, false)))),
-        // Another partition may hold states of the key too, since partitions were added.
-        [only] if !version.has_live() => {
-            let count = LiveCount::decode(only).filter(|count| count.joins(root, base));
+        // Another partition may hold live entries of the key too, since partitions were added.
+        [bytes] if !version.has_live_entries() => {
+            let count = LiveCount::decode(bytes).filter(|count| count.applies_to(root, base_epoch));
             let total = count.and_then(|count| Some((count.total(version_size)?, count)));
-            Some(total.map(|(total, count)| reading(total, count.layers(version_size))))
+            Some(
+                total.map(|(total, count)| reading(total, count.contributing_layers(version_size))),
+            )
         }
         _ => Some(None),
     }

@@ -1,19 +1,16 @@
-//! The board reader: its question and context, and the read of the rows of one key.
+//! The board reader: its request and context, and the read of the rows of one key.
 
 use std::sync::Arc;
 
-use jobs::board::{
-    BoardSnapshot, FilteredBoard, KeyBoards, LiveEntry, RankedEntry, ReadError as BoardError,
-};
-use jobs::tree::{Node, NodeId, Nodes};
+use jobs::board::{BoardSnapshot, FilteredBoard, KeyBoards, RankedEntry, ReadError as BoardError};
 use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyValue};
 use stores::board_cache::BoardSelection;
-use stores::live::LiveStates;
-use stores::views::{Head as StoredHead, NodeName, ViewsRead};
+use stores::boards::{NodesError, StoredNodes};
+use stores::views::Head as StoredHead;
 use tokio::sync::Semaphore;
 
-use super::question::Section;
+use super::divisions::RequestedBoard;
 use super::reading::{BoardReading, FilteredRows, covers_member, index_range};
 use super::recent_reads::RecentBoardReads;
 use crate::options::ServingPorts;
@@ -23,16 +20,16 @@ use crate::read_error::ReadError;
 /// Number of rows whose payloads are decoded at once.
 const DECODE_ROWS: usize = 1024;
 
-/// A question about the boards of some keys.
+/// A request to read the boards of some keys.
 #[derive(Debug, Clone, Hash)]
-pub(crate) struct BoardQuestion {
+pub(crate) struct BoardReadRequest {
     pub(crate) keys: Vec<i64>,
-    pub(crate) section: Section,
+    pub(crate) board: RequestedBoard,
     /// Restricts the rows to these members.
     pub(crate) members: Option<Vec<i64>>,
-    /// Wanted rows, with encoded members; the members of `Places` are sorted.
-    pub(crate) want: BoardSelection,
-    /// True if the answer explains the board and the wanted member.
+    /// Selects the rows, with encoded members; those of `MembersWithIndexes` are sorted.
+    pub(crate) selection: BoardSelection,
+    /// True if the answer explains the board and the selected member.
     pub(crate) explains: bool,
 }
 
@@ -41,7 +38,7 @@ pub(crate) struct BoardQuestion {
 pub(crate) struct BoardReadContext<'a> {
     pub(crate) ports: &'a ServingPorts,
     pub(crate) caches: &'a ReadCaches,
-    pub(crate) reports: &'a RecentBoardReads,
+    pub(crate) recent_reads: &'a RecentBoardReads,
     /// Permits of attempts, which bound memory.
     pub(crate) permits: &'a Semaphore,
 }
@@ -49,11 +46,11 @@ pub(crate) struct BoardReadContext<'a> {
 pub(super) struct BoardReader<'a> {
     pub(super) ports: &'a ServingPorts,
     pub(super) job: &'a Arc<Job<Board>>,
-    pub(super) question: &'a BoardQuestion,
+    pub(super) request: &'a BoardReadRequest,
     pub(super) caches: &'a ReadCaches,
-    pub(super) reports: &'a RecentBoardReads,
+    pub(super) recent_reads: &'a RecentBoardReads,
     /// True to ignore cached run records.
-    pub(super) refresh: bool,
+    pub(super) ignores_cache: bool,
     /// Key and head whose nodes were missing in the last attempt.
     missing_nodes: Option<(i64, StoredHead)>,
 }
@@ -62,40 +59,40 @@ impl<'a> BoardReader<'a> {
     pub(super) const fn new(
         context: BoardReadContext<'a>,
         job: &'a Arc<Job<Board>>,
-        question: &'a BoardQuestion,
+        request: &'a BoardReadRequest,
     ) -> Self {
         Self {
             ports: context.ports,
             job,
-            question,
+            request,
             caches: context.caches,
-            reports: context.reports,
-            refresh: false,
+            recent_reads: context.recent_reads,
+            ignores_cache: false,
             missing_nodes: None,
         }
     }
 }
 
 impl BoardReader<'_> {
-    /// The section in its stored form.
-    pub(super) fn section(&self) -> Result<FilteredBoard, ReadError> {
-        let section = &self.question.section;
-        let filters = section.filters.iter();
+    /// Encodes the requested board as it is stored.
+    pub(super) fn encode_board(&self) -> Result<FilteredBoard, ReadError> {
+        let requested = &self.request.board;
+        let filters = requested.filters.iter();
         Ok(FilteredBoard {
-            board: self.job.board_columns().encode_values(&section.board)?,
+            board: self.job.board_columns().encode_values(&requested.columns)?,
             filters: filters
                 .map(|(column, filter)| ((*column).to_owned(), filter.clone()))
                 .collect(),
         })
     }
 
-    /// True if live counts can answer: the question only asks for the size of the only board of
+    /// True if live counts can answer: the request selects only the size of the only board of
     /// each key.
-    pub(super) fn asks_only_size(&self) -> bool {
-        self.question.want == BoardSelection::TotalsOnly
-            && !self.question.explains
-            && self.question.members.is_none()
-            && self.question.section.filters.is_empty()
+    pub(super) fn selects_only_size(&self) -> bool {
+        self.request.selection == BoardSelection::TotalsOnly
+            && !self.request.explains
+            && self.request.members.is_none()
+            && self.request.board.filters.is_empty()
             && self.job.has_live_counts()
     }
 
@@ -107,10 +104,10 @@ impl BoardReader<'_> {
         head: Option<StoredHead>,
         error: ReadError,
     ) -> ReadError {
-        let damaged =
-            |what| ReadError::DamagedBoard(format!("view {}, key {key}: {what}", self.job.view()));
+        let view = self.job.view();
+        let damaged = |reason| ReadError::DamagedBoard(format!("view {view}, key {key}: {reason}"));
         match (error, head) {
-            (ReadError::DamagedBoard(what), _) => damaged(what),
+            (ReadError::DamagedBoard(reason), _) => damaged(reason),
             (ReadError::Replaced, Some(head)) => {
                 let epoch = head.epoch;
                 let missing = Some((key, head));
@@ -126,23 +123,24 @@ impl BoardReader<'_> {
         }
     }
 
+    /// Reads the selected rows of the requested board.
     pub(super) async fn read_board(
         &self,
         boards: &KeyBoards,
         nodes: &StoredNodes<'_>,
-        want: &BoardSelection,
+        selection: &BoardSelection,
     ) -> Result<BoardReading, ReadError> {
-        let section = self.section()?;
-        let board = boards.board(nodes, &section.board).await?;
-        if self.question.members.is_some() || !section.filters.is_empty() {
-            return self.read_filtered(&section, &board, want).await;
+        let filtered_board = self.encode_board()?;
+        let board = boards.open_board(nodes, &filtered_board.board).await?;
+        if self.request.members.is_some() || !filtered_board.filters.is_empty() {
+            return self.read_filtered(&filtered_board, &board, selection).await;
         }
         let mut reading = BoardReading {
             sum: board.sum(),
-            layers: board.layers(),
+            layers: board.contributing_layers(),
             ..BoardReading::default()
         };
-        match want {
+        match selection {
             BoardSelection::TotalsOnly | BoardSelection::Members(_) => {}
             BoardSelection::Page { offset, limit } => {
                 reading.first_index = *offset;
@@ -158,8 +156,8 @@ impl BoardReader<'_> {
             }
             BoardSelection::MembersWithIndexes(members) => {
                 let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
-                let found = board.find_all(&members).await?;
-                let (indexes, rows) = found.into_iter().unzip();
+                let indexed_rows = board.find_all(&members).await?;
+                let (indexes, rows) = indexed_rows.into_iter().unzip();
                 (reading.indexes, reading.rows) = (Some(indexes), rows);
             }
             BoardSelection::Around { member, around } => {
@@ -174,18 +172,18 @@ impl BoardReader<'_> {
         Ok(reading)
     }
 
-    /// Scans the rows that can match the filters, and collects the wanted ones.
+    /// Scans the rows that can match the filters, and collects the selected ones.
     async fn read_filtered(
         &self,
-        section: &FilteredBoard,
+        filtered_board: &FilteredBoard,
         board: &BoardSnapshot<'_, StoredNodes<'_>>,
-        want: &BoardSelection,
+        selection: &BoardSelection,
     ) -> Result<BoardReading, ReadError> {
-        let mut filtered = FilteredRows::new(want.clone());
-        let members = self.encoded_members()?;
+        let mut filtered = FilteredRows::new(selection.clone());
+        let members = self.encode_requested_members()?;
         let mut add = |rows: Vec<RankedEntry>| -> Result<(), KeyError> {
-            for row in self.filter_rows(section, rows)? {
-                let is_live = board.is_live(&row.member);
+            for row in self.filter_rows(filtered_board, rows)? {
+                let is_live = board.has_live_entry(&row.member);
                 filtered.add(row, is_live);
             }
             Ok(())
@@ -193,7 +191,7 @@ impl BoardReader<'_> {
         match &members {
             Some(members) => {
                 let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
-                add(board.members(&members).await?)?;
+                add(board.find_members(&members).await?)?;
             }
             None => {
                 let mut rows = Vec::with_capacity(DECODE_ROWS);
@@ -212,33 +210,33 @@ impl BoardReader<'_> {
             }
         }
         if !filtered.reading.layers.1 {
-            // A row that a newer state removed also contributed if it matched the filters.
+            // A row that a newer live entry removed also contributed if it matched the filters.
             let is_covered = |member: &[u8]| covers_member(members.as_deref(), member);
             let removed = board.removed_entries(is_covered).await?;
-            filtered.reading.layers.1 = !self.filter_rows(section, removed)?.is_empty();
+            filtered.reading.layers.1 = !self.filter_rows(filtered_board, removed)?.is_empty();
         }
         Ok(filtered.finish())
     }
 
-    pub(super) fn key_bytes(&self, key: i64) -> Result<Vec<u8>, KeyError> {
+    pub(super) fn encode_key(&self, key: i64) -> Result<Vec<u8>, KeyError> {
         self.job.key().encode_values(&[KeyValue::Int(key)])
     }
 
-    /// The encoded members that the question is restricted to, if any.
-    pub(super) fn encoded_members(&self) -> Result<Option<Vec<Vec<u8>>>, KeyError> {
-        let members = self.question.members.as_deref();
+    /// Encodes the members that the request is restricted to, if any.
+    pub(super) fn encode_requested_members(&self) -> Result<Option<Vec<Vec<u8>>>, KeyError> {
+        let members = self.request.members.as_deref();
         let members = members.map(|members| encode_members(self.job, members));
         members.transpose()
     }
 
-    /// The rows that match all filters of a section.
+    /// Returns the rows that match all filters.
     pub(super) fn filter_rows(
         &self,
-        section: &FilteredBoard,
+        filtered_board: &FilteredBoard,
         rows: Vec<RankedEntry>,
     ) -> Result<Vec<RankedEntry>, KeyError> {
         let payloads = rows.iter().map(|row| row.payload.as_slice());
-        let matches = section.matching(self.job.payload(), payloads)?;
+        let matches = filtered_board.match_payloads(self.job.payload(), payloads)?;
         let mut matches = matches.into_iter();
         let filtered = rows.into_iter().filter(|_| matches.next() == Some(true));
         Ok(filtered.collect())
@@ -247,67 +245,16 @@ impl BoardReader<'_> {
 
 /// Encodes members as they are stored.
 pub(crate) fn encode_members(job: &Job<Board>, members: &[i64]) -> Result<Vec<Vec<u8>>, KeyError> {
-    let encoded = |member: &i64| job.member().encode_values(&[KeyValue::Int(*member)]);
-    members.iter().map(encoded).collect()
-}
-
-pub(super) fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveEntry<'_>> {
-    let keys = states
-        .partitions
-        .values()
-        .iter()
-        .zip(states.epochs.values());
-    let values = states.members.iter().zip(states.states.iter());
-    keys.zip(values)
-        .map(|((partition, epoch), (member, state))| LiveEntry {
-            partition: *partition as usize,
-            epoch: *epoch,
-            member: member.unwrap_or_default(),
-            state,
-        })
-}
-
-/// The nodes of one key.
-#[derive(Debug)]
-pub(super) struct StoredNodes<'a> {
-    pub(super) views: &'a dyn ViewsRead,
-    pub(super) view: &'a str,
-    pub(super) key: &'a [u8],
-}
-
-/// Reason why nodes could not be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NodesError {
-    #[error(transparent)]
-    Store(#[from] stores::Error),
-    #[error(transparent)]
-    Damaged(#[from] jobs::tree::TreeDamage),
-}
-
-impl Nodes for StoredNodes<'_> {
-    type Error = NodesError;
-
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
-        let names: Vec<NodeName> = ids.iter().map(|id| *id.as_bytes()).collect();
-        let stored = self.views.nodes(self.view, self.key, &names).await?;
-        stored
-            .into_iter()
-            .map(|bytes| {
-                Ok(bytes
-                    .map(|bytes| Node::decode(&bytes))
-                    .transpose()?
-                    .map(Arc::new))
-            })
-            .collect()
-    }
+    let encode = |member: &i64| job.member().encode_values(&[KeyValue::Int(*member)]);
+    members.iter().map(encode).collect()
 }
 
 impl From<BoardError<NodesError>> for ReadError {
     fn from(error: BoardError<NodesError>) -> Self {
         match error {
-            BoardError::SeamMismatch(not_whole) => Self::SeamMismatch(not_whole),
+            BoardError::SeamMismatch(mismatch) => Self::SeamMismatch(mismatch),
             BoardError::Replaced => Self::Replaced,
-            BoardError::Damaged(what) => Self::DamagedBoard(what),
+            BoardError::Damaged(reason) => Self::DamagedBoard(reason),
             BoardError::Store(NodesError::Store(error)) => error.into(),
             BoardError::Store(NodesError::Damaged(error)) => Self::DamagedBoard(error.to_string()),
         }

@@ -1,4 +1,4 @@
-//! Results of board reads, and the rows that match the filters of a question.
+//! Results of board reads, and the rows that match the filters of a request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct BoardReading {
     pub(crate) indexes: Option<Vec<u64>>,
     /// Index of the requested member.
     pub(crate) member_index: Option<u64>,
-    /// Contributions of the batch layer and of live states.
+    /// True for each layer that contributed: the batch layer, and live entries.
     pub(crate) layers: (bool, bool),
     /// Explanation, if requested.
     pub(crate) explanation: Option<Arc<BoardExplanation>>,
@@ -63,7 +63,7 @@ impl Cacheable for BoardsReading {
         &mut self.read_position
     }
 
-    fn bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let rows = self.boards.iter().flat_map(|board| &board.rows);
         let row_bytes = |row: &RankedEntry| {
             size_of::<RankedEntry>() + row.member.len() + row.score.len() + row.payload.len()
@@ -72,11 +72,12 @@ impl Cacheable for BoardsReading {
     }
 }
 
-/// True if a question covers a member. `members` is sorted, and `None` covers all.
+/// True if a request covers a member. `members` is sorted, and `None` covers all.
 pub(super) fn covers_member(members: Option<&[Vec<u8>]>, member: &[u8]) -> bool {
     members.is_none_or(|members| {
-        let found = members.binary_search_by(|other| other.as_slice().cmp(member));
-        found.is_ok()
+        members
+            .binary_search_by(|covered| covered.as_slice().cmp(member))
+            .is_ok()
     })
 }
 
@@ -87,18 +88,18 @@ pub(super) fn index_range(index: u64, around: u64) -> (u64, usize) {
     (first, usize::try_from(length).unwrap_or(usize::MAX))
 }
 
-/// Collects wanted rows from the rows that match the filters, in the order of ranks, and counts
-/// all.
+/// Counts the rows that match the filters, which it gets in the order of ranks, and collects the
+/// selected ones.
 pub(super) struct FilteredRows {
-    wanted: BoardSelection,
+    selection: BoardSelection,
     rows: VecDeque<RankedEntry>,
     pub(super) reading: BoardReading,
 }
 
 impl FilteredRows {
-    pub(super) fn new(wanted: BoardSelection) -> Self {
+    pub(super) fn new(selection: BoardSelection) -> Self {
         Self {
-            wanted,
+            selection,
             rows: VecDeque::new(),
             reading: BoardReading::default(),
         }
@@ -111,7 +112,7 @@ impl FilteredRows {
         reading.sum.weight = reading.sum.weight.saturating_add(row.weight);
         reading.layers.0 |= !is_live;
         reading.layers.1 |= is_live;
-        match &self.wanted {
+        match &self.selection {
             BoardSelection::TotalsOnly | BoardSelection::Members(_) => {}
             BoardSelection::Page { offset, limit } => {
                 if index >= *offset && self.rows.len() < *limit {
@@ -123,7 +124,7 @@ impl FilteredRows {
                 member,
                 limit,
             } => {
-                if row.order() <= (score.as_slice(), member.as_slice()) {
+                if row.sort_key() <= (score.as_slice(), member.as_slice()) {
                     reading.first_index = index + 1;
                 } else if self.rows.len() < *limit {
                     self.rows.push_back(row);
@@ -140,7 +141,7 @@ impl FilteredRows {
                     reading.member_index = Some(index);
                 }
                 match reading.member_index {
-                    Some(found) if index - found > *around => {}
+                    Some(member_index) if index - member_index > *around => {}
                     Some(_) => self.rows.push_back(row),
                     // Until the member is reached, keep only rows that may be its neighbours.
                     None => {
@@ -156,7 +157,7 @@ impl FilteredRows {
 
     pub(super) fn finish(self) -> BoardReading {
         let mut reading = self.reading;
-        reading.first_index = match (&self.wanted, reading.member_index) {
+        reading.first_index = match (&self.selection, reading.member_index) {
             (
                 BoardSelection::TotalsOnly
                 | BoardSelection::Members(_)

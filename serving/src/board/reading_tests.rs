@@ -13,7 +13,7 @@ fn row(member: u8) -> RankedEntry {
 
 /// Memory depends on the requested rows, not on the length of the board.
 #[test]
-fn filtered_rows_keep_only_wanted_rows() {
+fn filtered_rows_keep_only_selected_rows() {
     let around = |member: u8, around| BoardSelection::Around {
         member: vec![member],
         around,
@@ -24,7 +24,7 @@ fn filtered_rows_keep_only_wanted_rows() {
         member: vec![member],
         limit,
     };
-    for (wanted, rows_max, first, members) in [
+    for (selection, rows_max, first, members) in [
         (BoardSelection::TotalsOnly, 0, 0, 0..0),
         (page(0, 5), 5, 0, 0..5),
         (page(97, 5), 3, 97, 97..100),
@@ -39,7 +39,7 @@ fn filtered_rows_keep_only_wanted_rows() {
         (around(50, 0), 1, 50, 50..51),
         (around(200, 3), 3, 0, 0..0),
     ] {
-        let mut filtered = FilteredRows::new(wanted);
+        let mut filtered = FilteredRows::new(selection);
         for member in 0..100 {
             filtered.add(row(member), member == 99);
             assert!(
@@ -73,10 +73,10 @@ fn each_board_reports_its_own_position() {
             boards: vec![separate, BoardReading::default()],
             read_position: position(5, complete),
         };
-        let each: Vec<ReadPosition> = reading
+        let positions: Vec<ReadPosition> = reading
             .boards_with_positions()
             .map(|(_, position)| position)
             .collect();
-        assert_eq!(each, [position(9, complete), position(5, complete)]);
+        assert_eq!(positions, [position(9, complete), position(5, complete)]);
     }
 }

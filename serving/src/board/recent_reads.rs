@@ -25,10 +25,10 @@ const CONCURRENT_REPORTS_MAX: usize = 64;
 /// Misses and uses of cached boards that this process reported recently.
 #[derive(Debug)]
 pub(crate) struct RecentBoardReads {
-    missed: Cache<BoardName, ()>,
+    misses: Cache<BoardName, ()>,
     /// Boards of which only the size was missed.
-    missed_sizes: Cache<BoardName, ()>,
-    read: Cache<BoardName, ()>,
+    size_misses: Cache<BoardName, ()>,
+    uses: Cache<BoardName, ()>,
     pending_reports: Mutex<JoinSet<()>>,
 }
 
@@ -41,15 +41,15 @@ impl RecentBoardReads {
                 .build()
         };
         Self {
-            missed: cache(),
-            missed_sizes: cache(),
-            read: cache(),
+            misses: cache(),
+            size_misses: cache(),
+            uses: cache(),
             pending_reports: Mutex::default(),
         }
     }
 
-    /// True if a report is due. Records that it was made.
-    fn is_due(&self, recent: &Cache<BoardName, ()>, name: &BoardName) -> bool {
+    /// Returns true if a report is due, and then records it as sent.
+    fn claim_report(&self, recent: &Cache<BoardName, ()>, name: &BoardName) -> bool {
         if recent.contains_key(name) {
             return false;
         }
@@ -80,18 +80,18 @@ impl RecentBoardReads {
         partition: u32,
     ) {
         let recent = if wants_live_count {
-            &self.missed_sizes
+            &self.size_misses
         } else {
-            &self.missed
+            &self.misses
         };
-        if !self.is_due(recent, name) {
+        if !self.claim_report(recent, name) {
             return;
         }
         let source = job.source();
         let miss = CacheMiss {
             view: name.view.clone(),
             key,
-            section: name.section.clone(),
+            filtered_board: name.filtered_board.clone(),
             wants_live_count,
         };
         let records = NewRecords {
@@ -116,7 +116,7 @@ impl RecentBoardReads {
         name: &BoardName,
     ) {
         metrics::counter!("backstitch_serving_board_cache_hits_total").increment(1);
-        if !self.is_due(&self.read, name) {
+        if !self.claim_report(&self.uses, name) {
             return;
         }
         let (live, name, now_ms) = (Arc::clone(&ports.live), name.clone(), ports.clock.now_ms());

@@ -25,16 +25,16 @@ use serde_json::Value;
 use stores::keys::{AdminAction, ApiKey, ApiKeyRecord, KeyState, Token};
 use tokio::time::timeout;
 
-use super::params::{all_values, parse_integer};
+use super::params::{find_all_values, parse_integer};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, is_over_tls, request_host, with_timeout};
+use super::{Api, find_request_host, is_over_tls, with_timeout};
 use crate::pages::sign_in::{Session, redirect_to_sign_in};
 use caller::Caller;
-use limits::network;
+use limits::truncate_to_network;
 use table::{RequiredScope, RouteLookup, RouteScopes};
 
 /// Headers in which proxies pass on the client's address, besides those that begin with
-/// [`FORWARDED`].
+/// [`FORWARDED_PREFIX`].
 const PROXY_HEADERS: [&str; 17] = [
     "forwarded",
     "via",
@@ -56,23 +56,24 @@ const PROXY_HEADERS: [&str; 17] = [
 ];
 /// Prefix of headers in which proxies pass on address, host, port and scheme of the original
 /// request.
-const FORWARDED: &str = "x-forwarded";
+const FORWARDED_PREFIX: &str = "x-forwarded";
 /// Time limit of the lookup of a key that is not cached.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+const KEY_LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Alternative header for a key.
 pub(crate) const X_API_KEY: &str = "x-api-key";
-/// Maximum length of a recorded target.
+/// Maximum length of a path or parameter in the audit log.
 const TARGET_BYTES_MAX: usize = 512;
 /// Parameters that enter the audit log. None of them names a person.
-const RECORDED_PARAMS: [&str; 5] = ["id", "source", "since", "dry_run", "number"];
+const AUDITED_PARAMS: [&str; 5] = ["id", "source", "since", "dry_run", "number"];
 /// Time limit of authentication on routes where a key is optional.
 const OPTIONAL_KEY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stands for a client whose address a trusted proxy does not report.
 const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// The remote address of a connection.
+/// The remote address of a connection, an extension of each request that arrives on it. Requests
+/// without it are those of this process, which are trusted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
+pub struct Peer(pub SocketAddr);
 
 /// Passes on a request if its sender has the required scope of the route.
 pub(crate) async fn check_access(
@@ -87,7 +88,7 @@ pub(crate) async fn check_access(
     };
     let required = match scopes.find(request.method(), path.as_str()) {
         RouteLookup::Registered(required) => required,
-        RouteLookup::OtherMethods(served) => return method_not_allowed(request.method(), served),
+        RouteLookup::OtherMethods(served) => return refuse_method(request.method(), served),
         RouteLookup::Unregistered => {
             let path = path.as_str();
             tracing::error!(
@@ -121,8 +122,8 @@ pub(crate) async fn check_access(
     response
 }
 
-/// Answers a request whose path is served with other methods only.
-fn method_not_allowed(method: &Method, served: &[(Method, RequiredScope)]) -> Response {
+/// Refuses a request whose path is served with other methods only.
+fn refuse_method(method: &Method, served: &[(Method, RequiredScope)]) -> Response {
     let mut methods: Vec<&str> = served.iter().map(|(method, _)| method.as_str()).collect();
     if methods.contains(&"GET") {
         methods.push("HEAD");
@@ -143,12 +144,12 @@ fn method_not_allowed(method: &Method, served: &[(Method, RequiredScope)]) -> Re
 async fn authorize(api: &Api, parts: &mut Parts, required: RequiredScope) -> Result<(), Problem> {
     // Only this process can have set the caller.
     let caller = match parts.extensions.get::<Caller>() {
-        Some(known) => known.clone(),
+        Some(caller) => caller.clone(),
         None => identify_caller(api, parts, required).await?,
     };
     parts.extensions.insert(caller.clone());
     if !is_permitted(api, parts, &caller, required).await? {
-        return Err(scope_error(&caller, required));
+        return Err(build_scope_problem(&caller, required));
     }
     if required == RequiredScope::Admin && parts.method != Method::GET {
         record_action(api, parts, &caller).await?;
@@ -158,7 +159,7 @@ async fn authorize(api: &Api, parts: &mut Parts, required: RequiredScope) -> Res
 
 /// Returns the client's address: that of the connection, or the one that a trusted proxy reports.
 /// Requests of this process have none.
-fn client_ip(api: &Api, headers: &HeaderMap, extensions: &Extensions) -> Option<IpAddr> {
+fn find_client_ip(api: &Api, headers: &HeaderMap, extensions: &Extensions) -> Option<IpAddr> {
     let Peer(peer) = extensions.get::<Peer>()?;
     let peer = peer.ip().to_canonical();
     let is_trusted = |address: &IpAddr| is_trusted(api, address);
@@ -185,9 +186,9 @@ fn client_ip(api: &Api, headers: &HeaderMap, extensions: &Extensions) -> Option<
 
 /// Returns the client's network, by which its requests are limited. Requests of this machine and
 /// this process have none.
-pub(super) fn client_network(api: &Api, request: &Request) -> Option<IpAddr> {
-    let client = client_ip(api, request.headers(), request.extensions())?;
-    (!client.is_loopback()).then(|| network(client))
+pub(super) fn find_client_network(api: &Api, request: &Request) -> Option<IpAddr> {
+    let client = find_client_ip(api, request.headers(), request.extensions())?;
+    (!client.is_loopback()).then(|| truncate_to_network(client))
 }
 
 fn is_trusted(api: &Api, address: &IpAddr) -> bool {
@@ -199,7 +200,7 @@ fn is_trusted(api: &Api, address: &IpAddr) -> bool {
 /// Returns whether the headers show that a proxy forwarded the request.
 fn is_proxied(headers: &HeaderMap) -> bool {
     let mut names = headers.keys().map(HeaderName::as_str);
-    names.any(|name| name.starts_with(FORWARDED) || PROXY_HEADERS.contains(&name))
+    names.any(|name| name.starts_with(FORWARDED_PREFIX) || PROXY_HEADERS.contains(&name))
 }
 
 /// Parses an address as proxies write it, with or without a port.
@@ -221,7 +222,7 @@ async fn identify_caller(
         RequiredScope::Public => {
             match timeout(OPTIONAL_KEY_TIMEOUT, api.key_cache.is_key_required()).await {
                 // Until a key exists, only loopback clients may use any route.
-                Ok(Ok(false)) => drop(loopback_caller(api, parts)?),
+                Ok(Ok(false)) => drop(accept_loopback_client(api, parts)?),
                 Ok(Ok(true) | Err(_)) | Err(_) => check_address_rate(api, parts)?,
             }
             Ok(Caller::anonymous())
@@ -240,7 +241,7 @@ async fn identify_caller(
 /// Authenticates a request by its key or session. Until a key exists, accepts loopback clients.
 async fn authenticate(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     if !api.key_cache.is_key_required().await? {
-        return loopback_caller(api, parts);
+        return accept_loopback_client(api, parts);
     }
     let (headers, now_ms) = (&parts.headers, api.ports.clock.now_ms());
     let credentials = Credentials::from_request(headers, &parts.uri);
@@ -260,9 +261,10 @@ async fn authenticate(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
         None => None,
     };
     let key = key.filter(|key| matches(key));
-    let key = key.ok_or_else(|| ProblemKind::Unauthenticated.with_detail(credentials.refusal()))?;
+    let key =
+        key.ok_or_else(|| ProblemKind::Unauthenticated.with_detail(credentials.refusal_reason()))?;
     api.key_cache.record_use(&key, now_ms).await;
-    let caller = caller_with_key(api, &key.key, now_ms)?;
+    let caller = accept_key(api, &key.key, now_ms)?;
     // Cross-site request forgery: a page of another site may send this session's cookie.
     let is_session = matches!(credentials, Credentials::Session(_));
     if is_session && !parts.method.is_safe() && !is_same_origin(headers, &parts.uri) {
@@ -281,13 +283,15 @@ async fn look_up_key(api: &Api, id: &str) -> Result<Option<Arc<ApiKeyRecord>>, P
     }
     let busy =
         || ProblemKind::Busy.with_detail("the key store does not answer: retry in some seconds");
-    let _permit = api.key_lookups.try_acquire().map_err(|_| busy())?;
-    timeout(LOOKUP_TIMEOUT, lookup).await.map_err(|_| busy())?
+    let _permit = api.key_lookup_permits.try_acquire().map_err(|_| busy())?;
+    timeout(KEY_LOOKUP_TIMEOUT, lookup)
+        .await
+        .map_err(|_| busy())?
 }
 
-/// Returns the caller with a key. Fails if the key is not valid, or exceeds its rate.
-fn caller_with_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
-    let permitted = api.limits.keys.check(&key.id);
+/// Accepts a key. Fails if it is not valid, or exceeds its rate.
+fn accept_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
+    let permitted = api.rate_limits.keys.check(&key.id);
     permitted.map_err(|wait| rate_limited("with this key", wait))?;
     match key.state(now_ms) {
         KeyState::Valid => {}
@@ -303,10 +307,10 @@ fn caller_with_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Probl
     Ok(Caller::from_key(key))
 }
 
-/// Returns the caller while no key exists. Accepts a client only if its address is a loopback
-/// address and its `Host` names this machine. The latter refuses DNS rebinding: a page of a site
-/// that resolves to this machine sends that site's name.
-fn loopback_caller(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
+/// Accepts a client while no key exists. Its address must be a loopback address, and its `Host`
+/// must name this machine. The latter refuses DNS rebinding: a page of a site that resolves to this
+/// machine sends that site's name.
+fn accept_loopback_client(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     let Some(Peer(peer)) = parts.extensions.get::<Peer>() else {
         // Only this process makes requests without a connection.
         return Ok(Caller::trusted());
@@ -333,24 +337,24 @@ fn loopback_caller(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     ))
 }
 
-/// Returns whether a request names its host once, and the host is this machine. A missing, repeated
-/// or unreadable `Host` names none.
+/// Returns whether a request names its host exactly once, and the host is this machine. A missing,
+/// repeated or unreadable `Host` fails the check.
 fn names_this_machine(api: &Api, parts: &Parts) -> bool {
     let is_configured = |host: &str| api.options.hosts.iter().any(|name| name == host);
-    let is_ours = |name: &Authority| {
+    let is_this_machine = |name: &Authority| {
         let has_user = name.as_str().contains('@');
         !has_user && (is_loopback_host(name.host()) || is_configured(name.host()))
     };
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
     let host = host.map(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    let is_host_ours = match (&host, second) {
-        (Some(Some(name)), None) => is_ours(name),
+    let has_valid_host = match (&host, second) {
+        (Some(Some(name)), None) => is_this_machine(name),
         // HTTP/2 sends the host as part of the target.
         (None, None) => parts.uri.authority().is_some(),
         _ => false,
     };
-    is_host_ours && parts.uri.authority().is_none_or(is_ours)
+    has_valid_host && parts.uri.authority().is_none_or(is_this_machine)
 }
 
 /// Returns whether `Origin` names the host of the request. A page over plain HTTP is another origin
@@ -360,14 +364,16 @@ pub(crate) fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     let origin = origin.and_then(|origin| origin.to_str().ok());
     let is_over_tls = is_over_tls(headers);
     // A proxy may terminate TLS without a header that says so.
-    let is_ours = |scheme: &str| match scheme {
+    let is_same_scheme = |scheme: &str| match scheme {
         "https" => is_over_tls || is_proxied(headers),
         "http" => !is_over_tls,
         _ => false,
     };
     origin
         .and_then(|origin| origin.split_once("://"))
-        .is_some_and(|(scheme, host)| is_ours(scheme) && request_host(headers, uri) == Some(host))
+        .is_some_and(|(scheme, host)| {
+            is_same_scheme(scheme) && find_request_host(headers, uri) == Some(host)
+        })
 }
 
 /// Returns whether a host names this machine without a name server.
@@ -381,10 +387,13 @@ fn is_loopback_host(host: &str) -> bool {
 
 /// Counts a request without a known key against its client's rate.
 fn check_address_rate(api: &Api, parts: &Parts) -> Result<(), Problem> {
-    let Some(client) = client_ip(api, &parts.headers, &parts.extensions) else {
+    let Some(client) = find_client_ip(api, &parts.headers, &parts.extensions) else {
         return Ok(());
     };
-    let permitted = api.limits.addresses.check(&network(client));
+    let permitted = api
+        .rate_limits
+        .addresses
+        .check(&truncate_to_network(client));
     permitted.map_err(|wait| rate_limited("from this address without a known key", wait))
 }
 
@@ -393,10 +402,10 @@ fn rate_limited(sender: &str, wait: Duration) -> Problem {
     let detail = format!("too many requests {sender}: retry after {seconds} s");
     ProblemKind::RateLimited
         .with_detail(detail)
-        .retry_after(seconds)
+        .with_retry_after_s(seconds)
 }
 
-/// The credentials that a request carries.
+/// The credentials of a request.
 enum Credentials {
     Missing,
     Malformed,
@@ -407,12 +416,15 @@ enum Credentials {
 
 impl Credentials {
     fn from_request(headers: &HeaderMap, uri: &Uri) -> Self {
-        let text = |name: &str| {
+        let header_text = |name: &str| {
             headers
                 .get(name)
                 .map(|value| value.to_str().unwrap_or_default())
         };
-        let key = match (text(header::AUTHORIZATION.as_str()), text(X_API_KEY)) {
+        let key = match (
+            header_text(header::AUTHORIZATION.as_str()),
+            header_text(X_API_KEY),
+        ) {
             (None, None) => {
                 return Session::from_request(headers, uri).map_or(Self::Missing, Self::Session);
             }
@@ -436,8 +448,8 @@ impl Credentials {
         }
     }
 
-    /// Returns why these credentials are not accepted.
-    const fn refusal(&self) -> &'static str {
+    /// Returns the reason to refuse these credentials.
+    const fn refusal_reason(&self) -> &'static str {
         match self {
             Self::Missing => "a key is required: send it as `Authorization: Bearer bsk_…`",
             Self::Malformed | Self::Token(_) => {
@@ -463,7 +475,7 @@ async fn is_permitted(
         RequiredScope::ReadAll => scopes.may_read_all(),
         RequiredScope::Ingest if scopes.may_ingest_all() => true,
         RequiredScope::Ingest => {
-            let source = path_param(parts, "source").await;
+            let source = extract_path_param(parts, "source").await;
             let source = source.and_then(|source| source.parse::<Source>().ok());
             source.is_some_and(|source| scopes.may_ingest(source))
         }
@@ -481,44 +493,44 @@ async fn is_permitted(
             false
         }
         RequiredScope::ReadOwner(parameter) => {
-            let named = all_values(&parts.uri, parameter);
+            let values = find_all_values(&parts.uri, parameter);
             // Ids are compared as numbers, as handlers read them: 07 is 7.
-            let owner = match (named.as_slice(), parameter) {
-                ([one], "owner_id") => parse_integer(one).map(|id| id.to_string()),
-                ([one], _) => Some(one.clone()),
+            let owner = match (values.as_slice(), parameter) {
+                ([value], "owner_id") => parse_integer(value).map(|id| id.to_string()),
+                ([value], _) => Some(value.clone()),
                 _ => None,
             };
-            owner.is_some_and(|owner| scopes.is_of_owner(&owner))
+            owner.is_some_and(|owner| scopes.names_owner(&owner))
         }
         RequiredScope::ReadApplication | RequiredScope::RequestCapacity => {
-            let id = path_param(parts, "id").await;
+            let id = extract_path_param(parts, "id").await;
             let Some(id) = id.as_deref().and_then(parse_integer) else {
                 return Ok(false);
             };
             let application = api.ports.entities.application(id).await?;
-            application.is_some_and(|found| scopes.is_of_owner(&scope_owner(&found.owner)))
+            application.is_some_and(|row| scopes.names_owner(&format_scope_owner(&row.owner)))
         }
     })
 }
 
 /// Returns a parameter of a request's path.
-async fn path_param(parts: &mut Parts, name: &str) -> Option<String> {
+async fn extract_path_param(parts: &mut Parts, name: &str) -> Option<String> {
     let params = parts.extract::<RawPathParams>().await.ok()?;
     let mut params = params.iter();
     let (_, value) = params.find(|(key, _)| *key == name)?;
     Some(value.to_owned())
 }
 
-/// Returns an application's owner as scopes write it.
-pub(crate) fn scope_owner(owner: &Value) -> String {
+/// Formats an application's owner as scopes write it.
+pub(crate) fn format_scope_owner(owner: &Value) -> String {
     match owner {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
-/// Explains which scope or parameter a refused request scopes.
-fn scope_error(caller: &Caller, required: RequiredScope) -> Problem {
+/// Builds the problem that names the scope or parameter that a refused request lacks.
+fn build_scope_problem(caller: &Caller, required: RequiredScope) -> Problem {
     // Owners of plays have integer ids.
     let is_usable = |owner: &&str| {
         required != RequiredScope::ReadOwner("owner_id") || parse_integer(owner).is_some()
@@ -570,16 +582,16 @@ async fn record_action(api: &Api, parts: &Parts, caller: &Caller) -> Result<(), 
         actor: caller.actor().unwrap_or_else(|| "this machine".to_owned()),
         action: format!("http.{}", parts.method.as_str().to_ascii_lowercase()),
         target,
-        detail: recorded_params(parts),
+        detail: format_audited_params(parts),
     };
     Ok(api.ports.keys.record_action(&action).await?)
 }
 
-/// Returns the recorded parameters of a request as JSON.
-fn recorded_params(parts: &Parts) -> Option<String> {
+/// Formats the parameters of a request that enter the audit log as JSON.
+fn format_audited_params(parts: &Parts) -> Option<String> {
     let query = parts.uri.query()?;
     let params = form_urlencoded::parse(query.as_bytes());
-    let params = params.filter(|(name, _)| RECORDED_PARAMS.contains(&name.as_ref()));
+    let params = params.filter(|(name, _)| AUDITED_PARAMS.contains(&name.as_ref()));
     let params = params.map(|(name, value)| {
         let mut value = value.into_owned();
         value.truncate(value.floor_char_boundary(TARGET_BYTES_MAX));
@@ -588,7 +600,3 @@ fn recorded_params(parts: &Parts) -> Option<String> {
     let params: serde_json::Map<String, Value> = params.collect();
     (!params.is_empty()).then(|| Value::Object(params).to_string())
 }
-
-#[cfg(test)]
-#[path = "access/tests.rs"]
-mod tests;

@@ -19,13 +19,14 @@ use super::boards::parse_id;
 use super::params::{PageQuery, Path};
 use super::problem::Problem;
 use super::{Api, csv, cursor};
-use crate::answer::{ProvenanceShape, provenance};
+use crate::answer::{ProvenanceShape, build_provenance};
 use crate::read::{RunsAndStates, has_new_partition};
 use crate::read_position::ReadPosition;
 
 /// A page of achievements.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct Achievements {
+#[schema(as = Achievements)]
+pub(crate) struct AchievementsPage {
     /// Newest first.
     #[schema(value_type = Vec<AchievementShape>)]
     achievements: Vec<Map<String, Value>>,
@@ -80,7 +81,7 @@ pub(crate) struct AchievementShape {
         PageQuery
     ),
     responses(
-        (status = 200, description = "The page, newest first; empty for an unknown athlete", body = Achievements)
+        (status = 200, description = "The page, newest first; empty for an unknown athlete", body = AchievementsPage)
     )
 )]
 pub(crate) async fn list_athlete_achievements(
@@ -103,7 +104,7 @@ pub(crate) async fn list_athlete_achievements(
         PageQuery
     ),
     responses(
-        (status = 200, description = "The page, newest first; empty for an unknown activity", body = Achievements)
+        (status = 200, description = "The page, newest first; empty for an unknown activity", body = AchievementsPage)
     )
 )]
 pub(crate) async fn list_activity_achievements(
@@ -116,13 +117,13 @@ pub(crate) async fn list_activity_achievements(
 }
 
 async fn list_page(api: &Api, owner: AchievementOwner, uri: &Uri) -> Result<Response, Problem> {
-    let (params, query) = PageQuery::read(uri, &["kind"])?;
-    let kind = params.parsed("kind", |name, text| {
+    let (params, query) = PageQuery::parse(uri, &["kind"])?;
+    let kind = params.parse_with("kind", |name, text| {
         let kind = text.parse::<AchievementKind>();
         kind.map_err(|error| Problem::parameter(format!("{name}: {error}")))
     })?;
-    let fingerprint = cursor::fingerprint(&format!("achievements {owner:?} {kind:?}"));
-    let (before, limit) = (
+    let fingerprint = cursor::compute_fingerprint(&format!("achievements {owner:?} {kind:?}"));
+    let (older_than, limit) = (
         query.decode_start(fingerprint, cursor::decode_achievement)?,
         query.limit,
     );
@@ -132,25 +133,28 @@ async fn list_page(api: &Api, owner: AchievementOwner, uri: &Uri) -> Result<Resp
     let filter = AchievementFilter {
         owner,
         kind,
-        before,
+        older_than,
     };
-    let (mut found, position) = read_achievements(api, job, &filter, limit).await?;
-    let after = |last: &OutboxMessage| {
+    let (mut messages, position) = read_achievements(api, job, &filter, limit).await?;
+    let encode_cursor = |last: &OutboxMessage| {
         cursor::encode_achievement(fingerprint, &AchievementCursor::from_message(last))
     };
-    let next = cursor::truncate_page(&mut found, limit, after);
-    let page = Achievements {
-        achievements: found.into_iter().map(|message| message.message).collect(),
-        cursor: next.clone(),
-        provenance: provenance(Origin::Realtime, position),
+    let next_cursor = cursor::truncate_page(&mut messages, limit, encode_cursor);
+    let page = AchievementsPage {
+        achievements: messages
+            .into_iter()
+            .map(|message| message.message)
+            .collect(),
+        cursor: next_cursor.clone(),
+        provenance: build_provenance(Origin::Realtime, position),
     };
-    Ok(query.respond(uri, next.as_deref(), page, |page| {
-        let header = field_names(job).join(",");
+    Ok(query.respond(uri, next_cursor.as_deref(), page, |page| {
+        let header = list_field_names(job).join(",");
         csv::write_objects(&header, &page.achievements, Some(&page.provenance))
     }))
 }
 
-fn field_names(job: &Job<Board>) -> Vec<&str> {
+fn list_field_names(job: &Job<Board>) -> Vec<&str> {
     let shapes = [job.key(), job.member(), job.score(), job.shown()];
     let columns = shapes.into_iter().flat_map(|shape| &shape.0);
     ["kind", "board", "rank"]
@@ -164,8 +168,8 @@ fn field_names(job: &Job<Board>) -> Vec<&str> {
 struct AchievementFilter {
     owner: AchievementOwner,
     kind: Option<AchievementKind>,
-    /// Only older ones than this.
-    before: Option<AchievementCursor>,
+    /// Only achievements that are older than this.
+    older_than: Option<AchievementCursor>,
 }
 
 /// Reads the newest achievements, up to `limit` + 1. Reads the outboxes of the partition states
@@ -180,19 +184,19 @@ async fn read_achievements(
     let AchievementFilter {
         owner,
         kind,
-        before,
+        older_than,
     } = filter;
     let (source, view) = (job.source(), job.view());
     let ports = &api.ports;
     let (partitions, runs) = tokio::try_join!(
-        ports.log.partitions(source.topic()),
+        ports.log.partition_count(source.topic()),
         ports.views.runs(source)
     )?;
     let newest = runs.complete_epochs.get(view).copied().unwrap_or(0);
-    let recorded = u32::try_from(runs.runs.partitions()).unwrap_or(u32::MAX);
-    let mut partitions = partitions.max(recorded);
+    let run_partitions = u32::try_from(runs.runs.partition_count()).unwrap_or(u32::MAX);
+    let mut partitions = partitions.max(run_partitions);
     let outboxes = loop {
-        // As for boards: after the loss of a log, its partition states still exist.
+        // Partition states remain after the loss of a log, so there may be more of them.
         let range = 0..partitions.saturating_add(1);
         let mut outboxes = ports.live.outboxes(source, range, usize::MAX).await?;
         let last = outboxes.pop().flatten();
@@ -203,22 +207,24 @@ async fn read_achievements(
     };
     let published = ports
         .achievements
-        .achievements(*owner, *kind, before.as_ref(), limit + 1);
-    let mut found: BTreeMap<Reverse<AchievementCursor>, OutboxMessage> = BTreeMap::new();
+        .achievements(*owner, *kind, older_than.as_ref(), limit + 1);
+    let mut messages: BTreeMap<Reverse<AchievementCursor>, OutboxMessage> = BTreeMap::new();
     for message in published.await? {
-        found.insert(Reverse(AchievementCursor::from_message(&message)), message);
+        messages.insert(Reverse(AchievementCursor::from_message(&message)), message);
     }
     let entries = outboxes.iter().flatten();
     for entry in entries.flat_map(|outbox| &outbox.entries) {
         let message = OutboxMessage::decode(entry)
-            .map_err(|why| stores::Error::broken("reading an unpublished achievement", why))?;
+            .map_err(|error| stores::Error::broken("reading an unpublished achievement", error))?;
         let is_kind = |kind| message.achievement.is_some_and(|key| key.kind == kind);
-        let mark = AchievementCursor::from_message(&message);
+        let message_cursor = AchievementCursor::from_message(&message);
         if owner.contains(&message)
             && kind.is_none_or(is_kind)
-            && before.as_ref().is_none_or(|before| mark < *before)
+            && older_than
+                .as_ref()
+                .is_none_or(|older_than| message_cursor < *older_than)
         {
-            found.insert(Reverse(mark), message);
+            messages.insert(Reverse(message_cursor), message);
         }
     }
     let states = outboxes.into_iter();
@@ -231,10 +237,6 @@ async fn read_achievements(
         0 => ReadPosition::empty(source, 0),
         _ => snapshot.read_position(source, newest),
     };
-    let found = found.into_values().take(limit + 1).collect();
-    Ok((found, position))
+    let messages = messages.into_values().take(limit + 1).collect();
+    Ok((messages, position))
 }
-
-#[cfg(test)]
-#[path = "achievements_tests.rs"]
-mod tests;

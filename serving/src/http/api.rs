@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::access::key_cache::KeyCache;
-use super::access::limits::Limits;
+use super::access::limits::RateLimits;
 use super::permits::PermitPool;
 use super::problem::Problem;
 use crate::board::reading::BoardsReading;
@@ -27,18 +27,18 @@ use crate::stale_cache::StaleCache;
 
 /// Maximum number of concurrent lists of applications. Some orders and filters scan all
 /// applications.
-const LISTINGS_MAX: usize = 8;
+const APPLICATION_LISTS_MAX: usize = 8;
 /// Maximum number of concurrent reads of dead letters. Each uses some megabytes of memory.
 const DEAD_LETTER_READS_MAX: usize = 2;
-/// One in this many concurrent reads of statistics may return many values.
-const LARGE_SHARE: usize = 8;
-/// One address may use one in this many connections and concurrent requests.
-pub(crate) const ADDRESS_SHARE: usize = 8;
-/// One key may use one in this many streams of change events.
-const FOLLOWERS_SHARE: usize = 8;
+/// Divides the number of concurrent reads of statistics. The result bounds those with many values.
+const LARGE_READS_DIVISOR: usize = 8;
+/// Divides the numbers of connections and concurrent requests. The results bound each address.
+pub(crate) const ADDRESS_DIVISOR: usize = 8;
+/// Divides the number of streams of change events. The result bounds each key.
+const KEY_FOLLOWERS_DIVISOR: usize = 8;
 /// Maximum number of concurrent key lookups by sign-ins, which are not authenticated.
 const SIGN_INS_MAX: usize = 32;
-/// Maximum number of concurrent lookups of keys that are not cached and may be made up.
+/// Maximum number of concurrent lookups of keys that are not cached, and may not exist.
 const KEY_LOOKUPS_MAX: usize = 64;
 
 /// State of the handlers.
@@ -54,17 +54,17 @@ pub(crate) struct Api {
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
     /// Permits for ingest requests, by key.
     pub(crate) ingest_permits: Arc<PermitPool<String>>,
-    /// Permits for reads of statistics, and additional ones for those that may return many values.
-    pub(crate) stats_reads: Semaphore,
-    pub(crate) large_stats_reads: Semaphore,
+    /// Permits for reads of statistics. A read that may return many values also needs a large one.
+    pub(crate) stats_read_permits: Semaphore,
+    pub(crate) large_stats_read_permits: Semaphore,
     /// Permits for reads of boards.
-    pub(crate) board_reads: Semaphore,
+    pub(crate) board_read_permits: Semaphore,
     /// Permits for lists of applications.
-    pub(crate) listings: Semaphore,
+    pub(crate) application_list_permits: Semaphore,
     /// Permits for reads of dead letters.
-    pub(crate) dead_letter_reads: Semaphore,
+    pub(crate) dead_letter_read_permits: Semaphore,
     /// The single permit for replays of dead letters.
-    pub(crate) replays: Semaphore,
+    pub(crate) replay_permits: Semaphore,
     /// Earlier results, for use while a store does not respond.
     pub(crate) stats_cache: StaleCache<Reading>,
     pub(crate) read_caches: ReadCaches,
@@ -80,19 +80,19 @@ pub(crate) struct Api {
     /// sent, because unsent bytes are in memory.
     pub(crate) request_permits: Arc<PermitPool<IpAddr>>,
     pub(crate) key_cache: KeyCache,
-    pub(crate) limits: Limits,
+    pub(crate) rate_limits: RateLimits,
     /// Signs session cookies of pages.
     pub(crate) cookie_signer: CookieSigner,
     /// Cancelled at shutdown, which ends streams of change events.
     pub(crate) shutdown: CancellationToken,
     /// Permits for streams of change events, by key.
     pub(crate) follower_permits: Arc<PermitPool<String>>,
-    /// Reads of sources' positions in progress.
-    pub(crate) position_reads: RequestCoalescer<Result<u128, Problem>>,
+    /// Reads of the positions of sources in progress.
+    pub(crate) position_coalescer: RequestCoalescer<Result<u128, Problem>>,
     /// Permits for key lookups by sign-ins.
-    pub(crate) sign_ins: Semaphore,
+    pub(crate) sign_in_permits: Semaphore,
     /// Permits for lookups of keys that are not cached.
-    pub(crate) key_lookups: Semaphore,
+    pub(crate) key_lookup_permits: Semaphore,
     pub(super) openapi: OnceLock<Bytes>,
 }
 
@@ -104,7 +104,7 @@ impl Api {
         boards: BTreeMap<String, Arc<Job<Board>>>,
         metrics_text: Option<MetricsText>,
     ) -> Self {
-        let permits = |max: usize| Semaphore::new(max.min(Semaphore::MAX_PERMITS));
+        let permits = |count: usize| Semaphore::new(count.min(Semaphore::MAX_PERMITS));
         Self {
             relay: OutboxRelay::new(
                 Arc::clone(&ports.entities) as _,
@@ -120,33 +120,35 @@ impl Api {
             member_coalescer: RequestCoalescer::new(),
             recent_board_reads: RecentBoardReads::new(),
             ingest_permits: PermitPool::new(options.ingests_max, options.ingests_per_key()),
-            stats_reads: permits(options.tally_reads_max),
-            large_stats_reads: permits(options.tally_reads_max.div_ceil(LARGE_SHARE)),
-            board_reads: permits(options.board_reads_max),
-            listings: Semaphore::new(LISTINGS_MAX),
-            dead_letter_reads: Semaphore::new(DEAD_LETTER_READS_MAX),
-            replays: Semaphore::new(1),
+            stats_read_permits: permits(options.tally_reads_max),
+            large_stats_read_permits: permits(
+                options.tally_reads_max.div_ceil(LARGE_READS_DIVISOR),
+            ),
+            board_read_permits: permits(options.board_reads_max),
+            application_list_permits: Semaphore::new(APPLICATION_LISTS_MAX),
+            dead_letter_read_permits: Semaphore::new(DEAD_LETTER_READS_MAX),
+            replay_permits: Semaphore::new(1),
             request_permits: PermitPool::new(
                 options.requests_max,
-                options.requests_max.div_ceil(ADDRESS_SHARE),
+                options.requests_max.div_ceil(ADDRESS_DIVISOR),
             ),
             key_cache: KeyCache::new(Arc::clone(&ports.keys), &options),
-            limits: Limits::new(&options),
+            rate_limits: RateLimits::new(&options),
             cookie_signer: CookieSigner::from_secret(&options.session_secret),
             shutdown: CancellationToken::new(),
             follower_permits: PermitPool::new(
                 options.followers_max,
-                (options.followers_max / FOLLOWERS_SHARE).max(1),
+                (options.followers_max / KEY_FOLLOWERS_DIVISOR).max(1),
             ),
-            position_reads: RequestCoalescer::new(),
+            position_coalescer: RequestCoalescer::new(),
             ports,
             options,
             metrics,
             boards,
             metrics_text,
             intakes: Mutex::default(),
-            sign_ins: Semaphore::new(SIGN_INS_MAX),
-            key_lookups: Semaphore::new(KEY_LOOKUPS_MAX),
+            sign_in_permits: Semaphore::new(SIGN_INS_MAX),
+            key_lookup_permits: Semaphore::new(KEY_LOOKUPS_MAX),
             openapi: OnceLock::new(),
         }
     }

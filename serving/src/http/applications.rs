@@ -18,12 +18,11 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use stores::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
-use stores::relay::OutboxRelay;
 use utoipa::ToSchema;
 
-use self::entity_store::{find_usage, unknown_application, write_problem};
+use self::entity_store::{find_usage, map_write_error, unknown_application};
 pub(crate) use self::response::ApplicationResponse;
-use self::response::application_response;
+use self::response::build_application_response;
 use super::boards::parse_id;
 use super::params::{Params, Path};
 use super::problem::{Problem, ProblemKind, ProblemShape};
@@ -64,12 +63,12 @@ pub(crate) async fn show_application(
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let format = Params::read(&uri, &["format"])?.format()?;
-    let application = parse_id("id", &application)?;
-    let found = find_usage(&api, application).await?;
-    let application = application_response(&api, found).await?;
+    let format = Params::parse(&uri, &["format"])?.parse_format()?;
+    let application_id = parse_id("id", &application)?;
+    let usage = find_usage(&api, application_id).await?;
+    let application = build_application_response(&api, usage).await?;
     Ok(format.respond(application, |application| {
-        list::as_csv(std::slice::from_ref(&application), &application.provenance)
+        list::write_csv(std::slice::from_ref(&application), &application.provenance)
     }))
 }
 
@@ -94,16 +93,17 @@ pub(crate) async fn connect_athlete(
     uri: Uri,
     request: Request,
 ) -> Result<Response, Problem> {
-    Params::read(&uri, &[])?;
+    Params::parse(&uri, &[])?;
     let application_id = parse_id("id", &application)?;
     let wants_page = limit::wants_page(request.headers());
-    let ConnectBody { athlete_id } = body::object(&api, request, "{\"athlete_id\": 42}").await?;
+    let ConnectBody { athlete_id } =
+        body::parse_object(&api, request, "{\"athlete_id\": 42}").await?;
     let now_ms = api.ports.clock.now_ms();
     let entities = &api.ports.entities;
     let result = entities.authorize(application_id, athlete_id, now_ms).await;
-    let (status, id) = match result.map_err(write_problem)? {
+    let (status, id) = match result.map_err(map_write_error)? {
         AuthorizeOutcome::New { id, notification } => {
-            publish(&api, &notification).await;
+            publish_change(&api, &notification).await;
             (StatusCode::CREATED, Some(id))
         }
         AuthorizeOutcome::AlreadyConnected => (StatusCode::OK, None),
@@ -140,7 +140,7 @@ pub(crate) async fn connect_athlete(
     Ok((status, Json(connected)).into_response())
 }
 
-/// The problem of a reached capacity, with what the developer can do.
+/// Builds the problem of a reached capacity, which tells the developer how to continue.
 fn capacity_exceeded(application_id: i64, connected: i64, capacity: i64) -> Problem {
     let detail = format!(
         "application {application_id} has {connected} connected athletes and a capacity of {capacity}: its developer can request a higher capacity (POST to capacity_requests), or disconnect athletes"
@@ -148,11 +148,11 @@ fn capacity_exceeded(application_id: i64, connected: i64, capacity: i64) -> Prob
     let path = format!("/api/v1/applications/{application_id}");
     ProblemKind::CapacityExceeded
         .with_detail(detail)
-        .with("application_id", application_id)
-        .with("capacity_requests", format!("{path}/capacity-requests"))
-        .with("page", format!("{path}/limit"))
-        .with("connected_athletes", connected)
-        .with("athlete_capacity", capacity)
+        .with_extension("application_id", application_id)
+        .with_extension("capacity_requests", format!("{path}/capacity-requests"))
+        .with_extension("page", format!("{path}/limit"))
+        .with_extension("connected_athletes", connected)
+        .with_extension("athlete_capacity", capacity)
 }
 
 /// Revokes all authorizations of an athlete for an application. A line of one of them that is
@@ -175,35 +175,30 @@ pub(crate) async fn disconnect_athlete(
     Path((application, athlete)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<StatusCode, Problem> {
-    Params::read(&uri, &[])?;
-    let application = parse_id("id", &application)?;
-    let athlete = parse_id("athlete_id", &athlete)?;
+    Params::parse(&uri, &[])?;
+    let application_id = parse_id("id", &application)?;
+    let athlete_id = parse_id("athlete_id", &athlete)?;
     let now_ms = api.ports.clock.now_ms();
-    let revoked = api
+    let result = api
         .ports
         .entities
-        .revoke(application, athlete, now_ms)
+        .revoke(application_id, athlete_id, now_ms)
         .await;
-    match revoked.map_err(write_problem)? {
+    match result.map_err(map_write_error)? {
         RevokeOutcome::Done(notification) => {
             if let Some(notification) = &notification {
-                publish(&api, notification).await;
+                publish_change(&api, notification).await;
             }
             Ok(StatusCode::NO_CONTENT)
         }
-        RevokeOutcome::UnknownApplication => Err(unknown_application(application)),
+        RevokeOutcome::UnknownApplication => Err(unknown_application(application_id)),
     }
 }
 
 /// Publishes a committed change to the log. If that fails, the speed layer publishes it from the
 /// outbox later.
-async fn publish(api: &Arc<Api>, notification: &Notification) {
-    let relay: &OutboxRelay = &api.relay;
-    if let Err(error) = relay.send(std::slice::from_ref(notification)).await {
+async fn publish_change(api: &Arc<Api>, notification: &Notification) {
+    if let Err(error) = api.relay.send(std::slice::from_ref(notification)).await {
         tracing::warn!(%error, "cannot publish a change to the log: it remains in the outbox");
     }
 }
-
-#[cfg(test)]
-#[path = "applications_tests.rs"]
-mod tests;

@@ -12,29 +12,29 @@ use schemas::key::{KeyError, KeyValue};
 use schemas::provenance::Provenance;
 use stores::board_cache::BoardSelection;
 
-use super::params::{Params, Path, link_to_next, parse_integer};
+use super::params::{Params, Path, build_next_link, parse_integer};
 use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::board::answer::{
-    AthleteRank, BoardPage, Counts, PreviousBoard, PreviousRank, field_names, gap as gap_to,
-    percentile, provenance_of_readings,
+    AthleteRank, BoardPage, Counts, PreviousBoard, PreviousRank, build_gap, compute_percentile,
+    field_names, merge_provenance,
+};
+use crate::board::divisions::{
+    Division, RequestedBoard, Window, has_divisions, parse_division, parse_window, resolve_board,
 };
 use crate::board::earlier::{EarlierBoard, read_earlier_board};
-use crate::board::entries::{EARLIER_FIELDS, Entry, entries};
-use crate::board::question::{
-    Division, Section, Window, has_sections, parse_division, parse_window, section,
-};
+use crate::board::entries::{EARLIER_FIELDS, Entry, build_entries};
 use crate::board::read::read;
-use crate::board::reader::{BoardQuestion, BoardReadContext};
+use crate::board::reader::{BoardReadContext, BoardReadRequest};
 use crate::board::reading::{BoardReading, BoardsReading};
 use crate::request_coalescer::seeded_hash;
 
 /// Default number of neighbors before and after the athlete.
-const AROUND_DEFAULT: u64 = 5;
+const NEIGHBORS_DEFAULT: u64 = 5;
 /// Maximum number of neighbors before and after the athlete.
-const AROUND_MAX: u64 = 500;
+const NEIGHBORS_MAX: u64 = 500;
 /// The board whose counts are served.
-const SEGMENTS: &str = "segments";
+const SEGMENTS_BOARD: &str = "segments";
 
 /// A page of a board: each athlete's best effort, best first. Of equal efforts the one with the
 /// lower id comes first.
@@ -67,14 +67,18 @@ pub(crate) async fn show_board(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let job = find_board(&api, &name)?;
-    let mut known = board_params(job);
-    known.extend(["limit", "offset", "cursor", "history", "format"]);
-    let params = Params::read(&uri, &known)?;
-    let (limit, format, has_history) = (params.limit()?, params.format()?, params.flag("history")?);
+    let mut known_params = list_board_params(job);
+    known_params.extend(["limit", "offset", "cursor", "history", "format"]);
+    let params = Params::parse(&uri, &known_params)?;
+    let (limit, format, has_history) = (
+        params.parse_limit()?,
+        params.parse_format()?,
+        params.parse_flag("history")?,
+    );
     let today = today(&api);
-    let selection = BoardRequest::read(job, &key, &params, today)?;
-    let fingerprint = cursor::fingerprint(&format!("board {name} {selection:?}"));
-    let want = match (params.get("offset"), params.get("cursor")) {
+    let board_request = BoardRequest::parse(job, &key, &params, today)?;
+    let fingerprint = cursor::compute_fingerprint(&format!("board {name} {board_request:?}"));
+    let selection = match (params.get("offset"), params.get("cursor")) {
         (Some(_), Some(_)) => {
             return Err(Problem::parameter(
                 "offset and cursor exclude each other: send one of them",
@@ -83,25 +87,25 @@ pub(crate) async fn show_board(
         (None, Some(text)) => cursor::decode_board_page(fingerprint, text, key_sizes(job), limit)?,
         (offset, None) => {
             let offset = offset
-                .map(|text| parse_natural("offset", text))
+                .map(|text| parse_unsigned("offset", text))
                 .transpose()?;
             let offset = offset.unwrap_or(0);
             BoardSelection::Page { offset, limit }
         }
     };
-    let question = selection.question(&api, want).await?;
-    let history = has_history.then(|| question.clone());
-    let reading = read_boards(&api, job, question).await?;
+    let read_request = board_request.build_read_request(&api, selection).await?;
+    let history_request = has_history.then(|| read_request.clone());
+    let reading = read_boards(&api, job, read_request).await?;
     let board = first_board(&reading);
-    let earlier = read_earlier_ranks(&api, job, history, board, today).await?;
-    let read = board.first_index.saturating_add(board.rows.len() as u64);
-    let last = board.rows.last().filter(|_| read < board.sum.count);
+    let earlier = read_earlier_ranks(&api, job, history_request, board, today).await?;
+    let page_end = board.first_index.saturating_add(board.rows.len() as u64);
+    let last = board.rows.last().filter(|_| page_end < board.sum.count);
     let page = BoardPage {
         total: board.sum.count,
-        entries: entries(job, board, earlier.as_ref())?,
+        entries: build_entries(job, board, earlier.as_ref())?,
         cursor: last.map(|last| cursor::encode_board_row(fingerprint, last)),
         previous: earlier.map(|earlier| earlier.as_ref().map(PreviousBoard::new)),
-        provenance: provenance_of_readings([board], reading.read_position.clone()),
+        provenance: merge_provenance([board], reading.read_position.clone()),
     };
     // The next page shows the same day's board, even after midnight.
     let is_dated = params.get("window").is_some() && params.get("date").is_none();
@@ -109,9 +113,9 @@ pub(crate) async fn show_board(
     let link = page
         .cursor
         .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor, date.as_deref()));
+        .and_then(|cursor| build_next_link(&uri, cursor, date.as_deref()));
     let response = format.respond(page, |page| {
-        as_csv(job, has_history, &page.entries, &page.provenance)
+        write_csv(job, has_history, &page.entries, &page.provenance)
     });
     Ok((link.map(|link| [link]), response).into_response())
 }
@@ -125,7 +129,7 @@ fn key_sizes(job: &Job<Board>) -> cursor::BoardKeySizes {
 }
 
 /// Writes rows of a board, with their earlier ranks if `has_history`.
-fn as_csv(
+fn write_csv(
     job: &Job<Board>,
     has_history: bool,
     entries: &[Entry],
@@ -165,42 +169,40 @@ pub(crate) async fn show_athlete(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let job = find_board(&api, &name)?;
-    let mut known = board_params(job);
-    known.extend(["around", "history", "format"]);
-    let params = Params::read(&uri, &known)?;
-    let format = params.format()?;
+    let mut known_params = list_board_params(job);
+    known_params.extend(["around", "history", "format"]);
+    let params = Params::parse(&uri, &known_params)?;
+    let format = params.parse_format()?;
     let member = parse_id("athlete_id", &athlete)?;
-    let around = params.parsed("around", parse_natural)?;
-    let around = around.unwrap_or(AROUND_DEFAULT);
-    if around > AROUND_MAX {
+    let around = params.parse_with("around", parse_unsigned)?;
+    let around = around.unwrap_or(NEIGHBORS_DEFAULT);
+    if around > NEIGHBORS_MAX {
         return Err(Problem::parameter(format!(
-            "around={around} exceeds {AROUND_MAX}: request a page of the board instead"
+            "around={around} exceeds {NEIGHBORS_MAX}: request a page of the board instead"
         )));
     }
     let today = today(&api);
-    let selection = BoardRequest::read(job, &key, &params, today)?;
+    let board_request = BoardRequest::parse(job, &key, &params, today)?;
     // The entry before is always read, because the response has the gap to it.
-    let want = select_around(job, member, around.max(1))?;
-    let has_history = params.flag("history")?;
-    let question = selection.question(&api, want).await?;
-    let history = has_history.then(|| question.clone());
-    let reading = read_boards(&api, job, question).await?;
+    let selection = select_around(job, member, around.max(1))?;
+    let has_history = params.parse_flag("history")?;
+    let read_request = board_request.build_read_request(&api, selection).await?;
+    let history_request = has_history.then(|| read_request.clone());
+    let reading = read_boards(&api, job, read_request).await?;
     let board = first_board(&reading);
     let member_index = board.member_index.ok_or_else(|| {
         ProblemKind::NotOnBoard.with_detail(format!("athlete {member} is not on this board"))
     })?;
-    let earlier = read_earlier_ranks(&api, job, history, board, today).await?;
-    let mut neighbours = entries(job, board, earlier.as_ref())?;
+    let earlier = read_earlier_ranks(&api, job, history_request, board, today).await?;
+    let mut neighbours = build_entries(job, board, earlier.as_ref())?;
     let index =
         usize::try_from(member_index.saturating_sub(board.first_index)).unwrap_or(usize::MAX);
-    let own = neighbours.get(index).cloned();
-    let before = index
-        .checked_sub(1)
-        .and_then(|before| neighbours.get(before));
-    let gap = before.zip(own.as_ref());
-    let gap = gap.map(|(before, own)| gap_to(job, before, own));
+    let entry = neighbours.get(index).cloned();
+    let entry_before = index.checked_sub(1).and_then(|index| neighbours.get(index));
+    let gap = entry_before.zip(entry.as_ref());
+    let gap = gap.map(|(before, entry)| build_gap(job, before, entry));
     if around == 0 {
-        neighbours = own.iter().cloned().collect();
+        neighbours = entry.iter().cloned().collect();
     }
     let signed = |rank: u64| i64::try_from(rank).unwrap_or(i64::MAX);
     let earlier = earlier.flatten();
@@ -210,34 +212,35 @@ pub(crate) async fn show_athlete(
         .map(|previous| signed(previous.rank) - signed(member_index + 1));
     let response = AthleteRank {
         total: board.sum.count,
-        entry: own,
+        entry,
         neighbours,
-        percentile: percentile(member_index, board.sum.count),
+        percentile: compute_percentile(member_index, board.sum.count),
         gap,
         previous: has_history.then_some(previous),
         change: has_history.then_some(change),
-        provenance: provenance_of_readings([board], reading.read_position.clone()),
+        provenance: merge_provenance([board], reading.read_position.clone()),
     };
     Ok(format.respond(response, |response| {
         let (entries, provenance) = (&response.neighbours, &response.provenance);
-        as_csv(job, has_history, entries, provenance)
+        write_csv(job, has_history, entries, provenance)
     }))
 }
 
-/// Reads the ranks of a board's rows at the end of an earlier day. Does nothing without a question.
+/// Reads the ranks of a board's rows at the end of an earlier day. Returns `None` without a
+/// request, and `Some(None)` if there is no earlier version.
 async fn read_earlier_ranks(
     api: &Api,
     job: &Arc<Job<Board>>,
-    question: Option<BoardQuestion>,
+    read_request: Option<BoardReadRequest>,
     board: &BoardReading,
     today: Date,
 ) -> Result<Option<Option<EarlierBoard>>, Problem> {
-    let Some(question) = question else {
+    let Some(read_request) = read_request else {
         return Ok(None);
     };
     let retry_for = api.options.live_state_wait();
-    let context = read_context(api);
-    let earlier = read_earlier_board(context, job, &question, &board.rows, today, retry_for);
+    let context = build_read_context(api);
+    let earlier = read_earlier_board(context, job, &read_request, &board.rows, today, retry_for);
     Ok(Some(Box::pin(earlier).await?))
 }
 
@@ -259,15 +262,15 @@ pub(crate) async fn show_counts(
     Path(segment): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let format = Params::read(&uri, &["format"])?.format()?;
-    let job = find_board(&api, SEGMENTS)?;
-    let question = count_question(job, vec![parse_id("segment_id", &segment)?]);
-    let reading = read_boards(&api, job, question).await?;
+    let format = Params::parse(&uri, &["format"])?.parse_format()?;
+    let job = find_board(&api, SEGMENTS_BOARD)?;
+    let read_request = build_count_request(job, vec![parse_id("segment_id", &segment)?]);
+    let reading = read_boards(&api, job, read_request).await?;
     let board = first_board(&reading);
     let counts = Counts {
         efforts: board.sum.weight,
         athletes: board.sum.count,
-        provenance: provenance_of_readings([board], reading.read_position.clone()),
+        provenance: merge_provenance([board], reading.read_position.clone()),
     };
     Ok(format.respond(counts, |counts| {
         csv::write_objects("efforts,athletes", [&counts], Some(&counts.provenance))
@@ -285,29 +288,35 @@ pub(super) fn find_board<'a>(api: &'a Api, name: &str) -> Result<&'a Arc<Job<Boa
     })
 }
 
-/// Reads boards. Concurrent requests with the same question share one read.
+/// Reads boards. Equal concurrent requests share a single read.
 pub(super) async fn read_boards(
     api: &Arc<Api>,
     job: &Arc<Job<Board>>,
-    question: BoardQuestion,
+    read_request: BoardReadRequest,
 ) -> Result<Arc<BoardsReading>, Problem> {
-    let key = seeded_hash(&(job.view(), &question));
-    let (shared, job) = (Arc::clone(api), Arc::clone(job));
+    let key = seeded_hash(&(job.view(), &read_request));
+    let (shared_api, job) = (Arc::clone(api), Arc::clone(job));
     let read = async move {
-        let retry_for = shared.options.live_state_wait();
-        let reading = read(read_context(&shared), &job, &question, retry_for).await;
-        Ok(Arc::new(shared.board_cache.or_stale(key, reading)?))
+        let retry_for = shared_api.options.live_state_wait();
+        let reading = read(
+            build_read_context(&shared_api),
+            &job,
+            &read_request,
+            retry_for,
+        )
+        .await;
+        Ok(Arc::new(shared_api.board_cache.or_stale(key, reading)?))
     };
     api.board_coalescer.read(key, read).await
 }
 
-/// The ports and caches of board reads.
-const fn read_context(api: &Api) -> BoardReadContext<'_> {
+/// Builds the ports, caches and limits of board reads.
+const fn build_read_context(api: &Api) -> BoardReadContext<'_> {
     BoardReadContext {
         ports: &api.ports,
         caches: &api.read_caches,
-        reports: &api.recent_board_reads,
-        permits: &api.board_reads,
+        recent_reads: &api.recent_board_reads,
+        permits: &api.board_read_permits,
     }
 }
 
@@ -317,21 +326,21 @@ pub(super) fn first_board(reading: &BoardsReading) -> &BoardReading {
     reading.boards.first().unwrap_or(&EMPTY)
 }
 
-/// Requests the sizes of the overall, all-time boards of some keys.
-pub(super) fn count_question(job: &Job<Board>, keys: Vec<i64>) -> BoardQuestion {
-    BoardQuestion {
+/// Builds the request for the sizes of the overall, all-time boards of some keys.
+pub(super) fn build_count_request(job: &Job<Board>, keys: Vec<i64>) -> BoardReadRequest {
+    BoardReadRequest {
         keys,
-        section: section(job, Division::Overall, Window::All, Date::default()),
+        board: resolve_board(job, Division::Overall, Window::All, Date::default()),
         members: None,
-        want: BoardSelection::TotalsOnly,
+        selection: BoardSelection::TotalsOnly,
         explains: false,
     }
 }
 
 /// Returns the parameters that select a board and its rows.
-pub(super) fn board_params(job: &Job<Board>) -> Vec<&'static str> {
+pub(super) fn list_board_params(job: &Job<Board>) -> Vec<&'static str> {
     let mut params = vec!["club_id", "following"];
-    if has_sections(job) {
+    if has_divisions(job) {
         params.extend(["board", "window", "date"]);
     }
     params
@@ -341,18 +350,18 @@ pub(super) fn today(api: &Api) -> Date {
     api.now().to_zoned(TimeZone::UTC).date()
 }
 
-/// The selected rows of a board. Cursors are bound to it. It holds the window, which may depend on
-/// the day of the request.
+/// A parsed request for rows of a board. Its text is part of the fingerprint of cursors. It holds
+/// the window, which may depend on the day of the request.
 #[derive(Debug)]
 pub(super) struct BoardRequest {
     key: i64,
-    section: Section,
+    board: RequestedBoard,
     club: Option<i64>,
     follower: Option<i64>,
 }
 
 impl BoardRequest {
-    pub(super) fn read(
+    pub(super) fn parse(
         job: &Job<Board>,
         key: &str,
         params: &Params,
@@ -364,31 +373,31 @@ impl BoardRequest {
             parse_division(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
         let window =
             parse_window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
-        let date = params.parsed("date", parse_date)?.unwrap_or(today);
+        let date = params.parse_with("date", parse_date)?.unwrap_or(today);
         Ok(Self {
             key,
-            section: section(job, division, window, date),
-            club: params.parsed("club_id", parse_id)?,
-            follower: params.parsed("following", parse_id)?,
+            board: resolve_board(job, division, window, date),
+            club: params.parse_with("club_id", parse_id)?,
+            follower: params.parse_with("following", parse_id)?,
         })
     }
 
-    pub(super) async fn question(
+    pub(super) async fn build_read_request(
         self,
         api: &Arc<Api>,
-        want: BoardSelection,
-    ) -> Result<BoardQuestion, Problem> {
-        Ok(BoardQuestion {
+        selection: BoardSelection,
+    ) -> Result<BoardReadRequest, Problem> {
+        Ok(BoardReadRequest {
             keys: vec![self.key],
-            members: matching_members(api, self.club, self.follower).await?,
-            section: self.section,
-            want,
+            members: find_matching_members(api, self.club, self.follower).await?,
+            board: self.board,
+            selection,
             explains: false,
         })
     }
 }
 
-/// Requests a member's row, with `around` rows before and after.
+/// Selects a member's row, with `around` rows before and after.
 pub(super) fn select_around(
     job: &Job<Board>,
     member: i64,
@@ -398,9 +407,9 @@ pub(super) fn select_around(
     Ok(BoardSelection::Around { member, around })
 }
 
-/// Returns the members that match all given filters: the club, and the athletes that `follower`
-/// follows. Returns `None` without a filter.
-pub(super) async fn matching_members(
+/// Finds the athletes that pass both filters: the members of `club`, and `follower` with the
+/// athletes that it follows. Returns `None` without a filter.
+pub(super) async fn find_matching_members(
     api: &Arc<Api>,
     club: Option<i64>,
     follower: Option<i64>,
@@ -418,8 +427,8 @@ pub(super) async fn matching_members(
         members = Some(match members {
             None => followed,
             Some(club) => {
-                let both = |athlete: &i64| followed.binary_search(athlete).is_ok();
-                club.into_iter().filter(both).collect()
+                let is_followed = |athlete: &i64| followed.binary_search(athlete).is_ok();
+                club.into_iter().filter(is_followed).collect()
             }
         });
     }
@@ -462,8 +471,8 @@ pub(super) fn parse_date(name: &str, text: &str) -> Result<Date, Problem> {
             "{name}={text:?} is not a date such as 2026-11-21, in the years 1 to 9999"
         ))
     };
-    let plain = text.len() == 10 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
-    let date: Date = plain
+    let has_date_format = text.len() == 10 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    let date: Date = has_date_format
         .then(|| text.parse().ok())
         .flatten()
         .ok_or_else(invalid)?;
@@ -479,7 +488,7 @@ pub(super) fn parse_id(name: &str, text: &str) -> Result<i64, Problem> {
     })
 }
 
-fn parse_natural(name: &str, text: &str) -> Result<u64, Problem> {
+fn parse_unsigned(name: &str, text: &str) -> Result<u64, Problem> {
     parse_integer(text)
         .and_then(|number| u64::try_from(number).ok())
         .ok_or_else(|| {
@@ -489,7 +498,3 @@ fn parse_natural(name: &str, text: &str) -> Result<u64, Problem> {
             ))
         })
 }
-
-#[cfg(test)]
-#[path = "boards_tests.rs"]
-mod tests;

@@ -18,7 +18,7 @@ use tokio_util::io::{ReaderStream, StreamReader};
 use super::Api;
 use super::problem::{Problem, ProblemKind};
 
-/// The largest body that is one JSON object of a few fields, in bytes.
+/// The largest body that is a JSON object of a few fields, in bytes.
 const OBJECT_BYTES_MAX: u64 = 16 * 1024;
 /// The largest body that has lists of ids, in bytes.
 pub(crate) const LISTS_BYTES_MAX: u64 = 256 * 1024;
@@ -68,34 +68,35 @@ impl Coding {
     }
 }
 
-/// `Accept-Encoding` of a 415, for bodies that may be compressed and for others.
-const ACCEPTED: &str = "gzip, zstd";
-const PLAIN_ONLY: &str = "identity";
+/// `Accept-Encoding` of a 415: for bodies that may be compressed, and for those that may not.
+const SUPPORTED_CODINGS: &str = "gzip, zstd";
+const NO_CODING: &str = "identity";
 
-fn unsupported(what: &str) -> Problem {
-    let detail =
-        format!("{what} is not supported; send the body uncompressed, or as one of {ACCEPTED}");
+fn unsupported(coding: &str) -> Problem {
+    let detail = format!(
+        "{coding} is not supported; send the body uncompressed, or as one of {SUPPORTED_CODINGS}"
+    );
     ProblemKind::EncodedBody
         .with_detail(detail)
-        .accepting(ACCEPTED)
+        .with_accept_encoding(SUPPORTED_CODINGS)
 }
 
 /// Refuses a body whose headers name an unsupported coding or a length beyond `limit`.
-pub(crate) fn check_events(headers: &HeaderMap, limit: u64) -> Result<Coding, Problem> {
+pub(crate) fn check_compressible(headers: &HeaderMap, limit: u64) -> Result<Coding, Problem> {
     let coding = Coding::from_headers(headers)?;
     check_length(headers, limit)?;
     Ok(coding)
 }
 
-/// As [`check_events`], for a body that must not be compressed.
-fn check_plain(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
+/// As [`check_compressible`], for a body that must not be compressed.
+fn check_uncompressed(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
     match Coding::from_headers(headers) {
         Ok(Coding::Identity) => check_length(headers, limit),
         Ok(Coding::Gzip | Coding::Zstd) | Err(_) => {
             let detail = "compressed bodies are not supported here; send the body uncompressed";
             Err(ProblemKind::EncodedBody
                 .with_detail(detail)
-                .accepting(PLAIN_ONLY))
+                .with_accept_encoding(NO_CODING))
         }
     }
 }
@@ -109,7 +110,7 @@ fn check_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The problem of a body of more than `limit` bytes.
+/// Builds the problem of a body of more than `limit` bytes.
 fn too_large(limit: u64) -> Problem {
     ProblemKind::BodyTooLarge.with_detail(format!(
         "the body has more than {limit} bytes, decompressed; split it"
@@ -125,12 +126,12 @@ pub(crate) struct BodyChunks {
 }
 
 impl BodyChunks {
-    /// The chunks of a body of at most `bytes_max` bytes, also before it is decompressed.
+    /// Reads a body in chunks. `bytes_max` bounds its bytes before and after decompression.
     pub(crate) fn new(api: &Api, body: Body, coding: Coding, bytes_max: u64) -> Self {
         let raw = RawBody {
             body: body.into_data_stream(),
             bytes_max,
-            pace: Pace::new(api),
+            rate: TransferRate::new(api),
         };
         let raw = stream::try_unfold(raw, RawBody::next).boxed();
         let chunks = match coding {
@@ -156,19 +157,19 @@ impl BodyChunks {
         }
     }
 
-    /// The next chunk.
+    /// Reads the next chunk.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let chunk = match self.chunks.next().await {
             None => return Ok(None),
             Some(Ok(chunk)) => chunk,
-            Some(Err(error)) => return Err(self.problem(error)),
+            Some(Err(error)) => return Err(self.build_problem(error)),
         };
-        let left = self.bytes_left.checked_sub(chunk.len() as u64);
-        self.bytes_left = left.ok_or_else(|| too_large(self.bytes_max))?;
+        let bytes_left = self.bytes_left.checked_sub(chunk.len() as u64);
+        self.bytes_left = bytes_left.ok_or_else(|| too_large(self.bytes_max))?;
         Ok(Some(chunk))
     }
 
-    fn problem(&self, error: io::Error) -> Problem {
+    fn build_problem(&self, error: io::Error) -> Problem {
         let error = match error.downcast::<BodyProblem>() {
             Ok(BodyProblem(problem)) => return problem,
             Err(error) => error,
@@ -191,30 +192,30 @@ struct BodyProblem(Problem);
 struct RawBody {
     body: BodyDataStream,
     bytes_max: u64,
-    pace: Pace,
+    rate: TransferRate,
 }
 
 impl RawBody {
     async fn next(mut self) -> io::Result<Option<(Bytes, Self)>> {
-        match self.chunk().await {
+        match self.read_chunk().await {
             Ok(chunk) => Ok(chunk.map(|chunk| (chunk, self))),
             Err(problem) => Err(io::Error::other(BodyProblem(problem))),
         }
     }
 
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
-        let begun = Instant::now();
-        let chunk = match timeout(self.pace.time_left(), self.body.next()).await {
+    async fn read_chunk(&mut self) -> Result<Option<Bytes>, Problem> {
+        let started_at = Instant::now();
+        let chunk = match timeout(self.rate.time_left(), self.body.next()).await {
             Ok(None) => return Ok(None),
             Ok(Some(Ok(chunk))) => chunk,
             Ok(Some(Err(error))) => {
                 let detail = format!("the body ended early: {error}; send it again");
                 return Err(ProblemKind::BadBody.with_detail(detail));
             }
-            Err(_) => return Err(self.pace.slow_body()),
+            Err(_) => return Err(self.rate.slow_body()),
         };
-        self.pace.add(chunk.len() as u64, begun.elapsed());
-        if self.pace.bytes > self.bytes_max {
+        self.rate.add(chunk.len() as u64, started_at.elapsed());
+        if self.rate.bytes > self.bytes_max {
             return Err(too_large(self.bytes_max));
         }
         Ok(Some(chunk))
@@ -222,19 +223,19 @@ impl RawBody {
 }
 
 /// The transfer rate of a body. Only the time spent waiting for the client counts.
-struct Pace {
+struct TransferRate {
     /// How long a client may pause, and how long a body may take before its rate is checked.
-    idle: Duration,
+    idle_timeout: Duration,
     /// 0 disables the limit.
     bytes_per_second_min: u64,
     bytes: u64,
     waited: Duration,
 }
 
-impl Pace {
+impl TransferRate {
     fn new(api: &Api) -> Self {
         Self {
-            idle: api.options.body_idle_timeout(),
+            idle_timeout: api.options.body_idle_timeout(),
             bytes_per_second_min: api.options.body_bytes_per_second_min,
             bytes: 0,
             waited: Duration::ZERO,
@@ -242,12 +243,12 @@ impl Pace {
     }
 
     /// Counts a chunk. Bytes that arrived faster than the minimum let later ones be late by at most
-    /// `idle`.
+    /// `idle_timeout`.
     fn add(&mut self, bytes: u64, waited: Duration) {
         self.bytes += bytes;
         self.waited += waited;
         if let Some(earned) = self.earned_time() {
-            self.waited = self.waited.max(earned.saturating_sub(self.idle));
+            self.waited = self.waited.max(earned.saturating_sub(self.idle_timeout));
         }
     }
 
@@ -263,17 +264,18 @@ impl Pace {
     /// Returns how long the next chunk may take.
     fn time_left(&self) -> Duration {
         let Some(earned) = self.earned_time() else {
-            return self.idle;
+            return self.idle_timeout;
         };
-        let all = self.idle.saturating_add(earned);
-        all.saturating_sub(self.waited).min(self.idle)
+        let allowed = self.idle_timeout.saturating_add(earned);
+        allowed.saturating_sub(self.waited).min(self.idle_timeout)
     }
 
     fn slow_body(&self) -> Problem {
-        let (idle_ms, rate) = (self.idle.as_millis(), self.bytes_per_second_min);
-        let rate = match rate {
+        let (idle_ms, bytes_per_second) =
+            (self.idle_timeout.as_millis(), self.bytes_per_second_min);
+        let rate = match bytes_per_second {
             0 => String::new(),
-            rate => format!(", or arrived at less than {rate} bytes a second"),
+            bytes => format!(", or arrived at less than {bytes} bytes a second"),
         };
         ProblemKind::SlowBody.with_detail(format!(
             "the body paused for {idle_ms} ms{rate}; send smaller bodies"
@@ -283,22 +285,22 @@ impl Pace {
 
 /// Reads a small body as a JSON object like `example`. All of it must arrive within the idle
 /// timeout of a body.
-pub(crate) async fn object<T: DeserializeOwned>(
+pub(crate) async fn parse_object<T: DeserializeOwned>(
     api: &Api,
     request: Request,
     example: &str,
 ) -> Result<T, Problem> {
-    object_up_to(api, request, OBJECT_BYTES_MAX, example).await
+    parse_object_up_to(api, request, OBJECT_BYTES_MAX, example).await
 }
 
-/// As [`object`], with a limit of `bytes_max`.
-pub(crate) async fn object_up_to<T: DeserializeOwned>(
+/// As [`parse_object`], with a limit of `bytes_max`.
+pub(crate) async fn parse_object_up_to<T: DeserializeOwned>(
     api: &Api,
     request: Request,
     bytes_max: u64,
     example: &str,
 ) -> Result<T, Problem> {
-    let body = text_up_to(api, request, bytes_max).await?;
+    let body = read_up_to(api, request, bytes_max).await?;
     // serde would accept an array of the fields' values, too.
     let parsed = if body.trim_ascii_start().starts_with(b"{") {
         schemas::json_error::decode(&body)
@@ -312,15 +314,15 @@ pub(crate) async fn object_up_to<T: DeserializeOwned>(
     })
 }
 
-/// Reads a small body, all of which must arrive within the idle timeout of a body.
-pub(crate) async fn text_up_to(
+/// Reads a small body. All of it must arrive within the idle timeout of a body.
+pub(crate) async fn read_up_to(
     api: &Api,
     request: Request,
     bytes_max: u64,
 ) -> Result<BytesMut, Problem> {
-    check_plain(request.headers(), bytes_max)?;
+    check_uncompressed(request.headers(), bytes_max)?;
     let mut chunks = BodyChunks::new(api, request.into_body(), Coding::Identity, bytes_max);
-    let whole = async {
+    let read = async {
         let mut body = BytesMut::new();
         while let Some(data) = chunks.next().await? {
             body.extend_from_slice(&data);
@@ -328,7 +330,7 @@ pub(crate) async fn text_up_to(
         Ok(body)
     };
     let limit = api.options.body_idle_timeout();
-    timeout(limit, whole).await.map_err(|_| {
+    timeout(limit, read).await.map_err(|_| {
         let limit = limit.as_millis();
         let detail = format!("the body did not arrive within {limit} ms; send it again");
         ProblemKind::SlowBody.with_detail(detail)
@@ -341,16 +343,16 @@ mod tests {
 
     #[test]
     fn received_bytes_extend_the_time_of_a_body() {
-        let idle = Duration::from_secs(30);
+        let idle_timeout = Duration::from_secs(30);
         let left = |bytes_per_second_min, bytes, waited_s| {
             let waited = Duration::from_secs(waited_s);
-            let pace = Pace {
-                idle,
+            let rate = TransferRate {
+                idle_timeout,
                 bytes_per_second_min,
                 bytes,
                 waited,
             };
-            pace.time_left().as_secs()
+            rate.time_left().as_secs()
         };
         assert_eq!(left(4_096, 0, 0), 30);
         assert_eq!(left(4_096, 7, 28), 2);
@@ -365,21 +367,21 @@ mod tests {
     /// A fast start does not allow hours of silence later.
     #[test]
     fn a_fast_start_allows_only_one_pause() {
-        let idle = Duration::from_secs(30);
-        let mut pace = Pace {
-            idle,
+        let idle_timeout = Duration::from_secs(30);
+        let mut rate = TransferRate {
+            idle_timeout,
             bytes_per_second_min: 512,
             bytes: 0,
             waited: Duration::ZERO,
         };
-        pace.add(60 << 20, Duration::from_secs(1));
-        assert_eq!(pace.time_left(), idle);
-        pace.add(1, Duration::from_secs(29));
-        pace.add(1, Duration::from_secs(29));
+        rate.add(60 << 20, Duration::from_secs(1));
+        assert_eq!(rate.time_left(), idle_timeout);
+        rate.add(1, Duration::from_secs(29));
+        rate.add(1, Duration::from_secs(29));
         assert!(
-            pace.time_left() < Duration::from_secs(3),
+            rate.time_left() < Duration::from_secs(3),
             "{:?}",
-            pace.time_left()
+            rate.time_left()
         );
     }
 }

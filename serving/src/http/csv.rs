@@ -17,7 +17,7 @@ use super::etag;
 use crate::answer::{BreakdownRow, Total, Uniques};
 
 /// The header with the provenance of a CSV response.
-pub(crate) const PROVENANCE: HeaderName = HeaderName::from_static("backstitch-provenance");
+pub(crate) const PROVENANCE_HEADER: HeaderName = HeaderName::from_static("backstitch-provenance");
 
 /// Rows per chunk, which bounds the text in memory.
 const CHUNK_ROWS: usize = 512;
@@ -54,12 +54,12 @@ pub(crate) fn write_points<P: Serialize>(
         });
         points.collect()
     };
-    let both = [
+    let rows = [
         with_period(points, "current"),
         with_period(previous, "previous"),
     ]
     .concat();
-    write_objects(&format!("{header},period"), both, Some(provenance))
+    write_objects(&format!("{header},period"), rows, Some(provenance))
 }
 
 /// Writes the rows of a breakdown. Quotes tell the row of the empty text from the row without a
@@ -67,14 +67,14 @@ pub(crate) fn write_points<P: Serialize>(
 pub(crate) fn write_rows(
     rows: &[BreakdownRow],
     provenance: &Provenance,
-    compared: bool,
+    has_previous: bool,
 ) -> Response {
-    let header = match compared {
+    let header = match has_previous {
         true => "key,count,share,previous,change,source",
         false => "key,count,share,source",
     };
     let names: Vec<&str> = header.split(',').collect();
-    let rows = rows.iter().map(|row| fields(&names, row)).collect();
+    let rows = rows.iter().map(|row| read_fields(&names, row)).collect();
     let is_empty = |fields: &Vec<Option<String>>| fields.first() == Some(&Some(String::new()));
     write_list_quoted(&names, rows, Some(provenance), is_empty)
 }
@@ -87,22 +87,24 @@ pub(crate) fn write_objects<T: Serialize>(
     provenance: Option<&Provenance>,
 ) -> Response {
     let names: Vec<&str> = header.split(',').collect();
-    let rows = objects.into_iter().map(|object| fields(&names, &object));
+    let rows = objects
+        .into_iter()
+        .map(|object| read_fields(&names, &object));
     write_list(&names, rows.collect(), provenance)
 }
 
-fn fields(names: &[&str], object: &impl Serialize) -> Vec<Option<String>> {
+fn read_fields(names: &[&str], object: &impl Serialize) -> Vec<Option<String>> {
     let object = serde_json::to_value(object).unwrap_or_default();
     let fields = names.iter().map(|name| object.get(name));
     let fields = fields.map(|field| field.filter(|value| !value.is_null()));
-    fields.map(|field| field.map(text)).collect()
+    fields.map(|field| field.map(format_value)).collect()
 }
 
-fn text(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
+        Value::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
     }
 }
@@ -129,30 +131,30 @@ fn write_list_quoted<R: Serialize + Send + 'static>(
     hash.update(names.join(",").as_bytes());
     for chunk in rows.chunks(CHUNK_ROWS) {
         // A row that cannot be written fails again while the response is sent.
-        hash.update(&encode(chunk, &is_quoted).unwrap_or_default());
+        hash.update(&encode_rows(chunk, &is_quoted).unwrap_or_default());
     }
     let tag = etag::from_hash(hash.digest128());
-    let head = encode(&[names], &|_| false);
+    let header_line = encode_rows(&[names], &|_| false);
     let mut rows = rows.into_iter();
-    let chunks = std::iter::once(head).chain(std::iter::from_fn(move || {
+    let chunks = std::iter::once(header_line).chain(std::iter::from_fn(move || {
         let chunk: Vec<R> = rows.by_ref().take(CHUNK_ROWS).collect();
-        (!chunk.is_empty()).then(|| encode(&chunk, &is_quoted))
+        (!chunk.is_empty()).then(|| encode_rows(&chunk, &is_quoted))
     }));
     let content_type = HeaderValue::from_static("text/csv; charset=utf-8");
     let body = Body::from_stream(futures::stream::iter(chunks));
     let headers = [(header::CONTENT_TYPE, content_type), (header::ETAG, tag)];
     let mut response = (headers, body).into_response();
     if let Some(json) = provenance.and_then(|json| HeaderValue::try_from(json).ok()) {
-        response.headers_mut().insert(PROVENANCE, json);
+        response.headers_mut().insert(PROVENANCE_HEADER, json);
     }
     response
 }
 
-/// Encodes some rows. An error aborts the response, so that a client does not take it for complete.
-fn encode<R: Serialize>(rows: &[R], is_quoted: &impl Fn(&R) -> bool) -> io::Result<Bytes> {
+/// Encodes rows. An error aborts the response, so that no client considers it complete.
+fn encode_rows<R: Serialize>(rows: &[R], is_quoted: &impl Fn(&R) -> bool) -> io::Result<Bytes> {
     let write = || {
         let mut text = Vec::new();
-        for group in rows.chunk_by(|one, other| is_quoted(one) == is_quoted(other)) {
+        for group in rows.chunk_by(|a, b| is_quoted(a) == is_quoted(b)) {
             let style = match group.first().is_some_and(is_quoted) {
                 true => QuoteStyle::Always,
                 false => QuoteStyle::Necessary,
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
     use crate::answer::RowKey;
 
-    async fn text(response: Response) -> String {
+    async fn read_text(response: Response) -> String {
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(body.to_vec()).unwrap()
     }
@@ -212,7 +214,7 @@ mod tests {
             row(Some(RowKey::Text(String::new())), 1),
         ];
         assert_eq!(
-            text(write_rows(&list, &PROVENANCE, true)).await,
+            read_text(write_rows(&list, &PROVENANCE, true)).await,
             "key,count,share,previous,change,source\r\n\
              \"a,\"\"b\"\"\r\nc\",3,0.25,-1,,merged\r\n\
              -7,2,0.25,-1,,merged\r\n\
@@ -220,7 +222,7 @@ mod tests {
              \"\",\"1\",\"0.25\",\"-1\",\"\",\"merged\"\r\n"
         );
         assert_eq!(
-            text(write_rows(&list[2..], &PROVENANCE, false)).await,
+            read_text(write_rows(&list[2..], &PROVENANCE, false)).await,
             "key,count,share,source\r\n,1,0.25,merged\r\n\"\",\"1\",\"0.25\",\"merged\"\r\n"
         );
     }
@@ -232,7 +234,7 @@ mod tests {
             let lines = (0..count).map(|n| format!("{n},x\r\n"));
             let expected = format!("n,x\r\n{}", lines.collect::<String>());
             assert_eq!(
-                text(write_list(&["n", "x"], numbers(count), None)).await,
+                read_text(write_list(&["n", "x"], numbers(count), None)).await,
                 expected
             );
         }

@@ -1,5 +1,5 @@
-//! Cursors: opaque texts that say where the next page of a list begins. Each is bound to one
-//! question.
+//! Cursors: opaque texts that tell where the next page of a list begins. A cursor is valid only for
+//! the request that returned it.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +14,28 @@ use stores::board_cache::BoardSelection;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::problem::Problem;
-use crate::answer::{BreakdownPosition, RowKey, row_key};
+use crate::answer::{BreakdownPosition, RowKey, to_row_key};
 
-/// Computes the fingerprint of a question, to which cursors are bound.
-pub(crate) fn fingerprint(question: &str) -> u64 {
-    xxh3_64(question.as_bytes())
+/// Computes the fingerprint of a request. Its cursors include the fingerprint.
+pub(crate) fn compute_fingerprint(request: &str) -> u64 {
+    xxh3_64(request.as_bytes())
 }
 
-/// Cuts a list that was read with one row too many to `limit` rows. Returns the cursor after the
-/// last row if rows remain.
+/// Cuts a list of at most `limit + 1` rows to `limit` rows. Returns the cursor after the last row
+/// if the list had more.
 pub(crate) fn truncate_page<T>(
-    found: &mut Vec<T>,
+    rows: &mut Vec<T>,
     limit: usize,
-    after: impl FnOnce(&T) -> String,
+    encode_cursor: impl FnOnce(&T) -> String,
 ) -> Option<String> {
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    found.last().filter(|_| has_more).map(after)
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    rows.last().filter(|_| has_more).map(encode_cursor)
 }
 
 /// Encodes the cursor after a row of a breakdown.
 pub(crate) fn encode_breakdown_row(fingerprint: u64, row: &BreakdownPosition) -> String {
-    serialize(&(fingerprint, row.count, row_key(row.key.clone())))
+    serialize(&(fingerprint, row.count, to_row_key(row.key.clone())))
 }
 
 /// Decodes the cursor after a row of a breakdown.
@@ -43,8 +43,8 @@ pub(crate) fn decode_breakdown_row(
     fingerprint: u64,
     cursor: &str,
 ) -> Result<BreakdownPosition, Problem> {
-    let (bound_to, count, key): (u64, i64, Option<RowKey>) = parse(cursor)?;
-    check_fingerprint(bound_to, fingerprint)?;
+    let (cursor_fingerprint, count, key): (u64, i64, Option<RowKey>) = parse(cursor)?;
+    check_fingerprint(cursor_fingerprint, fingerprint)?;
     let key = match key {
         None => KeyValue::Null,
         Some(RowKey::Int(n)) => KeyValue::Int(n),
@@ -74,13 +74,13 @@ pub(crate) fn decode_board_page(
     limit: usize,
 ) -> Result<BoardSelection, Problem> {
     // Cursors of version 0.1.0 hold an offset.
-    if let Ok((bound_to, offset)) = parse::<(u64, u64)>(cursor) {
-        check_fingerprint(bound_to, fingerprint)?;
+    if let Ok((cursor_fingerprint, offset)) = parse::<(u64, u64)>(cursor) {
+        check_fingerprint(cursor_fingerprint, fingerprint)?;
         let offset = check_storable(offset)?;
         return Ok(BoardSelection::Page { offset, limit });
     }
-    let (bound_to, key): (u64, String) = parse(cursor)?;
-    check_fingerprint(bound_to, fingerprint)?;
+    let (cursor_fingerprint, key): (u64, String) = parse(cursor)?;
+    check_fingerprint(cursor_fingerprint, fingerprint)?;
     let mut score = URL_SAFE_NO_PAD.decode(key).map_err(|_| invalid_cursor())?;
     if score.len() != sizes.score_bytes + sizes.member_bytes {
         return Err(invalid_cursor());
@@ -100,8 +100,8 @@ pub(crate) fn encode(fingerprint: u64, last: &impl Serialize) -> String {
 
 /// Decodes a cursor of [`encode`].
 pub(crate) fn decode<T: DeserializeOwned>(fingerprint: u64, cursor: &str) -> Result<T, Problem> {
-    let (bound_to, last) = parse(cursor)?;
-    check_fingerprint(bound_to, fingerprint)?;
+    let (cursor_fingerprint, last) = parse(cursor)?;
+    check_fingerprint(cursor_fingerprint, fingerprint)?;
     Ok(last)
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn decode_run(fingerprint: u64, cursor: &str) -> Result<u64, Problem>
     decode(fingerprint, cursor).and_then(check_storable)
 }
 
-/// Checks that stores can search for a number. Every cursor of this service passes.
+/// Checks that stores can search for a number. Every number in a cursor of this service passes.
 fn check_storable(number: u64) -> Result<u64, Problem> {
     if i64::try_from(number).is_ok_and(|number| number < i64::MAX) {
         return Ok(number);
@@ -142,13 +142,13 @@ pub(crate) fn decode_achievement(
     fingerprint: u64,
     cursor: &str,
 ) -> Result<AchievementCursor, Problem> {
-    let (bound_to, at_ms, id): (u64, i64, String) = parse(cursor)?;
-    check_fingerprint(bound_to, fingerprint)?;
+    let (cursor_fingerprint, at_ms, id): (u64, i64, String) = parse(cursor)?;
+    check_fingerprint(cursor_fingerprint, fingerprint)?;
     Ok(AchievementCursor { at_ms, id })
 }
 
-fn check_fingerprint(bound_to: u64, fingerprint: u64) -> Result<(), Problem> {
-    if bound_to == fingerprint {
+fn check_fingerprint(cursor_fingerprint: u64, fingerprint: u64) -> Result<(), Problem> {
+    if cursor_fingerprint == fingerprint {
         return Ok(());
     }
     Err(Problem::parameter(
@@ -187,8 +187,8 @@ mod tests {
         );
         for number in [largest, largest + 1, u64::MAX] {
             decode_run(1, &encode(1, &number)).unwrap_err();
-            let all = BTreeMap::from([("plays".to_owned(), 1), ("efforts".to_owned(), number)]);
-            decode_runs(1, &encode(1, &all)).unwrap_err();
+            let numbers = BTreeMap::from([("plays".to_owned(), 1), ("efforts".to_owned(), number)]);
+            decode_runs(1, &encode(1, &numbers)).unwrap_err();
         }
         for id in [i64::MIN, -1, 0, i64::MAX] {
             assert_eq!(decode::<i64>(1, &encode(1, &id)).unwrap(), id);
@@ -197,8 +197,8 @@ mod tests {
     use crate::http::problem::ProblemKind;
 
     #[test]
-    fn a_cursor_is_valid_for_its_question_only() {
-        let question = fingerprint("a");
+    fn a_cursor_is_valid_for_its_request_only() {
+        let request = compute_fingerprint("a");
         for key in [
             KeyValue::Null,
             KeyValue::Int(i64::MIN),
@@ -210,15 +210,15 @@ mod tests {
                 count: -i64::MAX,
                 key,
             };
-            let cursor = encode_breakdown_row(question, &row);
+            let cursor = encode_breakdown_row(request, &row);
             assert!(
                 cursor
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
                 "{cursor}"
             );
-            assert_eq!(decode_breakdown_row(question, &cursor).unwrap(), row);
-            let error = decode_breakdown_row(fingerprint("b"), &cursor).unwrap_err();
+            assert_eq!(decode_breakdown_row(request, &cursor).unwrap(), row);
+            let error = decode_breakdown_row(compute_fingerprint("b"), &cursor).unwrap_err();
             assert_eq!(error.kind(), ProblemKind::BadParameter);
             assert!(error.detail().contains("another request"));
         }

@@ -26,9 +26,9 @@ use crate::answer::format_ms;
 pub(crate) use replay::{__path_replay_dead_letters, ReplayResponse, replay_dead_letters};
 
 /// Maximum number of dead letters that a request examines.
-const EXAMINED_MAX: u64 = 200_000;
+const EXAMINED_LETTERS_MAX: u64 = 200_000;
 /// Maximum bytes of an input in a list.
-const LISTED_BYTES_MAX: usize = 1_024;
+const LISTED_INPUT_BYTES_MAX: usize = 1_024;
 /// A page ends with the dead letter that reaches this number of bytes.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
@@ -143,14 +143,14 @@ impl DeadLetterResponse {
 }
 
 impl From<KindCount> for DeadLetterKind {
-    fn from(counted: KindCount) -> Self {
+    fn from(count: KindCount) -> Self {
         Self {
-            source: counted.source,
-            kind: counted.kind,
-            letters: counted.letters,
-            first_at: format_ms(counted.first_at_ms),
-            last_at: format_ms(counted.last_at_ms),
-            example: counted.example.to_string(),
+            source: count.source,
+            kind: count.kind,
+            letters: count.letters,
+            first_at: format_ms(count.first_at_ms),
+            last_at: format_ms(count.last_at_ms),
+            example: count.example.to_string(),
         }
     }
 }
@@ -185,27 +185,30 @@ pub(crate) async fn list_dead_letters(
     State(api): State<Arc<Api>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let (params, query) = PageQuery::read(&uri, &["source", "reason", "since"])?;
-    let filter = letter_filter(&params)?;
-    let fingerprint = cursor::fingerprint(&format!("dead letters?{}", params.question()));
-    let after = query.decode_start(fingerprint, cursor::decode)?;
-    let _permit = api.dead_letter_reads.acquire().await;
-    let mut newest = NewestDeadLetters::open(&*api.ports.log, filter, after.as_ref()).await?;
+    let (params, query) = PageQuery::parse(&uri, &["source", "reason", "since"])?;
+    let filter = parse_letter_filter(&params)?;
+    let fingerprint =
+        cursor::compute_fingerprint(&format!("dead letters?{}", params.canonical_query()));
+    let start_positions = query.decode_start(fingerprint, cursor::decode)?;
+    let _permit = api.dead_letter_read_permits.acquire().await;
+    let mut newest =
+        NewestDeadLetters::open(&*api.ports.log, filter, start_positions.as_ref()).await?;
     let (mut letters, mut bytes) = (Vec::new(), 0);
     while letters.len() < query.limit && bytes < PAGE_BYTES_MAX {
-        let Some(letter) = newest.next(EXAMINED_MAX).await? else {
+        let Some(letter) = newest.next(EXAMINED_LETTERS_MAX).await? else {
             break;
         };
         bytes += letter.bytes();
-        letters.push(DeadLetterResponse::new(&letter, LISTED_BYTES_MAX));
+        letters.push(DeadLetterResponse::new(&letter, LISTED_INPUT_BYTES_MAX));
     }
-    let next = (!newest.is_exhausted()).then(|| cursor::encode(fingerprint, &newest.positions()));
+    let next_cursor =
+        (!newest.is_exhausted()).then(|| cursor::encode(fingerprint, &newest.positions()));
     let page = DeadLettersPage {
         dead_letters: letters,
-        cursor: next.clone(),
+        cursor: next_cursor.clone(),
     };
-    let as_csv = |page: DeadLettersPage| as_csv(&page.dead_letters);
-    Ok(query.respond(&uri, next.as_deref(), page, as_csv))
+    let write_csv = |page: DeadLettersPage| write_csv(&page.dead_letters);
+    Ok(query.respond(&uri, next_cursor.as_deref(), page, write_csv))
 }
 
 /// Numbers of dead letters by source and kind of reason. Examines the newest 200,000.
@@ -227,17 +230,17 @@ pub(crate) async fn count_dead_letters(
     State(api): State<Arc<Api>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["source", "reason", "since", "format"])?;
-    let (filter, format) = (letter_filter(&params)?, params.format()?);
-    let _permit = api.dead_letter_reads.acquire().await;
-    let counts = dead_letters::count(&*api.ports.log, filter, EXAMINED_MAX).await?;
+    let params = Params::parse(&uri, &["source", "reason", "since", "format"])?;
+    let (filter, format) = (parse_letter_filter(&params)?, params.parse_format()?);
+    let _permit = api.dead_letter_read_permits.acquire().await;
+    let counts = dead_letters::count(&*api.ports.log, filter, EXAMINED_LETTERS_MAX).await?;
     Ok(format.respond(CountsResponse::from(counts), |counts| write_counts(&counts)))
 }
 
 fn write_counts(counts: &CountsResponse) -> Response {
     let header = "source,kind,letters,first_at,last_at,example,complete";
-    let rows = counts.counts.iter().map(|one| {
-        let mut row = serde_json::to_value(one).unwrap_or_default();
+    let rows = counts.counts.iter().map(|count| {
+        let mut row = serde_json::to_value(count).unwrap_or_default();
         row["complete"] = counts.complete.into();
         row
     });
@@ -260,28 +263,28 @@ pub(crate) async fn show_dead_letter(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Json<DeadLetterResponse>, Problem> {
-    letter_response(&api, &uri, &id).await
+    read_letter_response(&api, &uri, &id).await
 }
 
 /// As [`show_dead_letter`], for clients behind a proxy that decodes the slash of the id.
 pub(crate) async fn show_dead_letter_decoded(
     State(api): State<Arc<Api>>,
-    Path((topic, place)): Path<(String, String)>,
+    Path((topic, position)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<Json<DeadLetterResponse>, Problem> {
-    letter_response(&api, &uri, &format!("{topic}/{place}")).await
+    read_letter_response(&api, &uri, &format!("{topic}/{position}")).await
 }
 
-async fn letter_response(
+async fn read_letter_response(
     api: &Api,
     uri: &Uri,
     id: &str,
 ) -> Result<Json<DeadLetterResponse>, Problem> {
-    Params::read(uri, &[])?;
+    Params::parse(uri, &[])?;
     let id: DeadLetterId = id
         .parse()
         .map_err(|error: DeadLetterIdError| Problem::parameter(format!("id: {error}")))?;
-    let _permit = api.dead_letter_reads.acquire().await;
+    let _permit = api.dead_letter_read_permits.acquire().await;
     let letter = dead_letters::find(&*api.ports.log, id).await?;
     let letter = letter.ok_or_else(|| unknown_dead_letter(id))?;
     Ok(Json(DeadLetterResponse::new(&letter, usize::MAX)))
@@ -292,11 +295,11 @@ fn unknown_dead_letter(id: DeadLetterId) -> Problem {
     ProblemKind::UnknownDeadLetter.with_detail(detail)
 }
 
-fn letter_filter(params: &Params) -> Result<DeadLetterFilter, Problem> {
+fn parse_letter_filter(params: &Params) -> Result<DeadLetterFilter, Problem> {
     Ok(DeadLetterFilter {
-        source: params.source()?,
+        source: params.parse_source()?,
         reason: params.get("reason").map(str::to_owned),
-        since_ms: params.parsed("since", |_, text| parse_instant_ms(text))?,
+        since_ms: params.parse_with("since", |_, text| parse_instant_ms(text))?,
     })
 }
 
@@ -315,12 +318,12 @@ fn parse_instant_ms(text: &str) -> Result<i64, Problem> {
     instant.map(Timestamp::as_millisecond)
 }
 
-fn as_csv(letters: &[DeadLetterResponse]) -> Response {
+fn write_csv(letters: &[DeadLetterResponse]) -> Response {
     let header = "id,source,kind,reason,origin,at,raw_bytes,raw_text,raw_hex,broken";
     let rows = letters.iter().map(|letter| {
         let mut row = serde_json::to_value(letter).unwrap_or_default();
-        for (name, form) in [("raw_text", "text"), ("raw_hex", "hex")] {
-            row[name] = row["raw"][form].clone();
+        for (name, encoding) in [("raw_text", "text"), ("raw_hex", "hex")] {
+            row[name] = row["raw"][encoding].clone();
         }
         row
     });

@@ -1,4 +1,4 @@
-//! Entity tags: an unchanged response is answered with 304 and no body.
+//! Entity tags: a client that already has the response gets 304 and no body.
 //!
 //! Clients may store every response, but must revalidate it before each use (`no-cache`). Nothing
 //! is cached by age.
@@ -29,7 +29,7 @@ pub(crate) async fn add_etag(request: Request, next: Next) -> Result<Response, P
     }
     let mut response = match response.headers().contains_key(header::ETAG) {
         true => response,
-        false => with_body_hash(response).await?,
+        false => add_body_etag(response).await?,
     };
     let no_cache = HeaderValue::from_static("no-cache");
     response
@@ -49,7 +49,7 @@ pub(crate) async fn add_etag(request: Request, next: Next) -> Result<Response, P
 }
 
 /// Adds a tag computed from the body, which is complete in memory.
-async fn with_body_hash(response: Response) -> Result<Response, Problem> {
+async fn add_body_etag(response: Response) -> Result<Response, Problem> {
     let (mut parts, body) = response.into_parts();
     let bytes = to_bytes(body, usize::MAX).await.map_err(|error| {
         tracing::error!(%error, "cannot read the body of a response");
@@ -62,18 +62,20 @@ async fn with_body_hash(response: Response) -> Result<Response, Problem> {
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
-/// Returns whether the client has this response. RFC 9110 demands the weak comparison for
+/// Returns whether the client already has this response. RFC 9110 requires the weak comparison for
 /// `If-None-Match`.
 fn matches_tag(headers: &HeaderMap, client_tags: &[HeaderValue]) -> bool {
     let Some(tag) = headers.get(header::ETAG).and_then(|tag| tag.to_str().ok()) else {
         return false;
     };
-    let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    let strip_weak_prefix = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
     client_tags
         .iter()
         .filter_map(|header| header.to_str().ok())
         .flat_map(|header| header.split(','))
-        .any(|sent| sent.trim() == "*" || opaque(sent) == opaque(tag))
+        .any(|client_tag| {
+            client_tag.trim() == "*" || strip_weak_prefix(client_tag) == strip_weak_prefix(tag)
+        })
 }
 
 #[cfg(test)]
@@ -86,7 +88,7 @@ mod tests {
         let text = tag.to_str().unwrap().to_owned();
         let mut headers = HeaderMap::new();
         headers.insert(header::ETAG, tag);
-        let is_match = |sent: &str| matches_tag(&headers, &[HeaderValue::try_from(sent).unwrap()]);
+        let is_match = |tag: &str| matches_tag(&headers, &[HeaderValue::try_from(tag).unwrap()]);
         assert!(is_match(&text));
         assert!(is_match(text.trim_start_matches("W/")));
         assert!(is_match(&format!("\"a\", {text} ,W/\"b\"")));

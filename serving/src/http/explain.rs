@@ -18,18 +18,19 @@ use stores::corrections::{self, CorrectionEntry, CorrectionFilter, MatchingCorre
 use utoipa::ToSchema;
 
 use super::explain_board::{self, BoardExplanationResponse};
+use super::params::find_first_value;
 use super::problem::{Problem, ProblemShape};
-use super::runs::drift_total;
-use super::stats::{Filters, StatsRequest, Times};
+use super::runs::read_drift_total;
+use super::stats::{FilterParams, PeriodParams, StatsRequest};
 use super::{Api, Caller};
 use crate::aggregation::Aggregation;
 use crate::answer::{AnswerRange, Overflow, ProvenanceShape, format_ms, to_i64};
 use crate::explanation::{ExplainedRow, PartialSum, ValueExplanation};
 
 /// The default metric.
-const METRIC: &str = "plays";
+const DEFAULT_METRIC: &str = "plays";
 /// Maximum number of runs with details, newest first.
-const RUNS_MAX: usize = 50;
+const DETAILED_RUNS_MAX: usize = 50;
 /// Maximum number of listed restorations.
 const RESTORATIONS_MAX: usize = 100;
 
@@ -42,7 +43,7 @@ pub(crate) struct Explanation {
     /// The part in batch rows, by the run that wrote them last.
     batch: Vec<BatchPart>,
     /// The part that was counted live after the newest run, by epoch.
-    live: Vec<LiveShare>,
+    live: Vec<LivePart>,
     /// Corrections by restorations. They are events, so the rows include them.
     corrections: Corrections,
     /// The first 1,000 rows, ordered by view and key.
@@ -66,12 +67,13 @@ pub(crate) struct Corrections {
     /// included here.
     maybe: u64,
     /// The first 100 restorations that affect the value or may affect it, newest first.
-    restorations: Vec<CorrectedBy>,
+    restorations: Vec<RestorationResponse>,
 }
 
 /// A restoration that has corrected a value.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct CorrectedBy {
+#[schema(as = CorrectedBy)]
+pub(crate) struct RestorationResponse {
     number: u64,
     /// Null for a key that may read only some owners, because the text may concern others.
     by: Option<String>,
@@ -108,7 +110,8 @@ pub(crate) struct BatchPart {
 
 /// The part of a value that was counted live in one epoch.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct LiveShare {
+#[schema(as = LiveShare)]
+pub(crate) struct LivePart {
     epoch: u64,
     count: i64,
     /// The number of these rows.
@@ -147,24 +150,25 @@ pub(crate) struct LiveRowResponse {
 /// An explanation.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum Explained {
+#[schema(as = Explained)]
+pub(crate) enum ExplanationResponse {
     /// A total.
     Value(Box<Explanation>),
     /// A board and the rank of an athlete.
     Board(Box<BoardExplanationResponse>),
 }
 
-/// Explains a total or a board. For the parameters of a total: the rows that it adds up. For
-/// `segment_id` or `application_id` and the parameters of a board: the parts of the board, and of
-/// an athlete's rank.
+/// Explains a total or a board. With the parameters of a total, returns the rows that it adds up.
+/// With `segment_id` or `application_id` and the parameters of a board, returns the parts of the
+/// board, and of an athlete's rank.
 #[utoipa::path(
     get,
     path = "/api/v1/explain",
     tag = "stats",
     params(
         ("metric" = Option<String>, Query, description = "The metric; default plays"),
-        Filters,
-        Times,
+        FilterParams,
+        PeriodParams,
         ("segment_id" = Option<i64>, Query, description = "Explain the board of this segment, instead of a total"),
         ("application_id" = Option<i64>, Query, description = "Explain the connected athletes of this application, instead of a total"),
         ("athlete_id" = Option<i64>, Query, description = "Board only: the athlete whose rank to explain"),
@@ -174,7 +178,7 @@ pub(crate) enum Explained {
         ("following" = Option<i64>, Query, description = "Board only: restrict to this athlete and those that this athlete follows")
     ),
     responses(
-        (status = 200, description = "The explanation", body = Explained),
+        (status = 200, description = "The explanation", body = ExplanationResponse),
         (status = 404, description = "Unknown metric", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -182,10 +186,10 @@ pub(crate) async fn explain_value(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<Json<Explained>, Problem> {
+) -> Result<Json<ExplanationResponse>, Problem> {
     if let Some(board) = explain_board::requested_board(&api, &uri)? {
         let explained = explain_board::explain(&api, &uri, &board).await?;
-        return Ok(Json(Explained::Board(Box::new(explained))));
+        return Ok(Json(ExplanationResponse::Board(Box::new(explained))));
     }
     let mut explained = explain_total(&api, &uri).await?;
     if !caller.may_read_all() {
@@ -195,19 +199,19 @@ pub(crate) async fn explain_value(
             part.drift = None;
         }
     }
-    Ok(Json(Explained::Value(Box::new(explained))))
+    Ok(Json(ExplanationResponse::Value(Box::new(explained))))
 }
 
 /// Explains a total.
 async fn explain_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
-    let metric = super::params::first_value(uri, "metric").unwrap_or_else(|| METRIC.to_owned());
-    if super::params::first_value(uri, "compare").is_some() {
+    let metric = find_first_value(uri, "metric").unwrap_or_else(|| DEFAULT_METRIC.to_owned());
+    if find_first_value(uri, "compare").is_some() {
         return Err(Problem::parameter(
             "compare is not supported here: select the previous period with date, or with from and to",
         ));
     }
-    let request = StatsRequest::read(api, &metric, uri, &["metric"])?;
-    let spec = request.answer_spec()?;
+    let request = StatsRequest::parse(api, &metric, uri, &["metric"])?;
+    let spec = request.build_answer_spec()?;
     let source = request.metric.source;
     let reading = request.read_rows(api).await?;
     let corrections =
@@ -218,49 +222,49 @@ async fn explain_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem
             ValueExplanation::default()
         }
     };
-    let newest = explained.batch.keys().rev().take(RUNS_MAX);
-    let run_details = newest.map(|epoch| api.ports.views.run_details(source, *epoch));
+    let newest_epochs = explained.batch.keys().rev().take(DETAILED_RUNS_MAX);
+    let run_details = newest_epochs.map(|epoch| api.ports.views.run_details(source, *epoch));
     let run_details = try_join_all(run_details).await?.into_iter().flatten();
     let runs = run_details.map(|details| {
         let at = details.ended_at_ms.map(format_ms);
-        (details.run.epoch, (at, drift_total(&details)))
+        (details.run.epoch, (at, read_drift_total(&details)))
     });
     let runs: BTreeMap<Epoch, _> = runs.collect();
-    let batch = explained.batch.iter().map(|(epoch, share)| {
+    let batch = explained.batch.iter().map(|(epoch, part)| {
         let (at, drift) = runs.get(epoch).cloned().unwrap_or_default();
         Ok(BatchPart {
             epoch: *epoch,
             at,
-            count: to_i64(share.count)?,
-            rows: share.rows,
+            count: to_i64(part.count)?,
+            rows: part.rows,
             drift,
         })
     });
     let live = explained
         .live
         .iter()
-        .map(|(epoch, share): (_, &PartialSum)| {
-            Ok(LiveShare {
+        .map(|(epoch, part): (_, &PartialSum)| {
+            Ok(LivePart {
                 epoch: *epoch,
-                count: to_i64(share.count)?,
-                rows: share.rows,
+                count: to_i64(part.count)?,
+                rows: part.rows,
             })
         });
     Ok(Explanation {
         metric,
-        count: to_i64(explained.cell.count)?,
+        count: to_i64(explained.sum.count)?,
         batch: batch.collect::<Result<_, Overflow>>()?,
         live: live.collect::<Result<_, Overflow>>()?,
         corrections,
         rows: explained
             .rows
             .iter()
-            .map(row_response)
+            .map(build_row_response)
             .collect::<Result<_, Overflow>>()?,
-        rows_all: explained.rows_all,
+        rows_all: explained.rows_total,
         range: spec.answer_range(),
         provenance: spec.provenance(
-            [&explained.cell],
+            [&explained.sum],
             reading.read_position,
             &reading.run_watermark,
         ),
@@ -274,8 +278,8 @@ async fn read_corrections(
     request: &StatsRequest<'_>,
     position: &[i64],
 ) -> Result<Corrections, Problem> {
-    let range = request.answer_spec()?.range;
-    let filters = request.params.filters(request.metric)?.into_iter();
+    let range = request.build_answer_spec()?.range;
+    let filters = request.params.parse_filters(request.metric)?.into_iter();
     let filter = CorrectionFilter {
         columns: filters
             .map(|(name, value)| (name, json_value::from_key(&value)))
@@ -309,10 +313,11 @@ impl Corrections {
         if part.count == 0 && part.maybe == 0 {
             return;
         }
-        let until = entry.done_until.as_deref();
-        let is_counted = until.is_some_and(|until| {
-            let mut ends = until.iter().enumerate();
-            ends.all(|(partition, end)| position.get(partition).is_some_and(|next| next >= end))
+        let end_offsets = entry.done_until.as_deref();
+        let is_counted = end_offsets.is_some_and(|end_offsets| {
+            let mut partitions = end_offsets.iter().enumerate();
+            partitions
+                .all(|(partition, end)| position.get(partition).is_some_and(|next| next >= end))
         });
         if !is_counted {
             part = MatchingCorrections {
@@ -323,7 +328,7 @@ impl Corrections {
         self.count += part.count;
         self.sum = self.sum.saturating_add(part.sum);
         self.maybe += part.maybe;
-        self.restorations.push(CorrectedBy {
+        self.restorations.push(RestorationResponse {
             number: entry.number,
             by: Some(entry.by),
             reason: Some(entry.reason),
@@ -340,7 +345,7 @@ impl Corrections {
     }
 }
 
-fn row_response(row: &ExplainedRow) -> Result<ExplainedRowResponse, Overflow> {
+fn build_row_response(row: &ExplainedRow) -> Result<ExplainedRowResponse, Overflow> {
     let key = row.key.iter();
     let key = key.map(|(column, value)| (column.clone(), json_value::from_key(value)));
     let batch = row.batch.map(|(count, epoch)| {

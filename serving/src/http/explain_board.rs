@@ -15,20 +15,20 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::boards::{
-    BoardRequest, board_params, first_board, parse_id, read_boards, select_around, today,
+    BoardRequest, first_board, list_board_params, parse_id, read_boards, select_around, today,
 };
-use super::params::{Params, first_value};
+use super::params::{Params, find_first_value};
 use super::problem::Problem;
-use super::runs::drift_total;
+use super::runs::read_drift_total;
 use crate::answer::{ProvenanceShape, format_ms};
-use crate::board::answer::{EntryShape, provenance_of_readings};
-use crate::board::entries::{Entry, entries};
-use crate::board::explanation::{BoardExplanation, ExplainedVersion, MemberState};
-use crate::board::reader::BoardQuestion;
+use crate::board::answer::{EntryShape, merge_provenance};
+use crate::board::entries::{Entry, build_entries};
+use crate::board::explanation::{BoardExplanation, ExplainedLiveEntry, ExplainedVersion};
+use crate::board::reader::BoardReadRequest;
 use crate::board::reading::BoardReading;
 
 /// The parameter that names the athlete.
-const MEMBER: &str = "athlete_id";
+const MEMBER_PARAM: &str = "athlete_id";
 
 /// The parts of a board, and of an athlete's rank.
 #[derive(Debug, Serialize, ToSchema)]
@@ -45,11 +45,11 @@ pub(crate) struct BoardExplanationResponse {
     entry: Option<Entry>,
     total: TotalParts,
     /// The parts of the rank. Null without an entry, and for boards that filter another board.
-    place: Option<PlaceParts>,
+    place: Option<RankParts>,
     /// The published version of the board. Null before the first run.
     batch: Option<VersionResponse>,
-    /// Live states of the athlete, oldest first.
-    live: Vec<LiveStateResponse>,
+    /// Live entries of the athlete, oldest first.
+    live: Vec<LiveEntryResponse>,
     /// How the rank differs from the published version: same, entered, left, own (the athlete's row
     /// changed), others (rows of other athletes changed) or absent. Null if no athlete is selected.
     change: Option<&'static str>,
@@ -65,21 +65,22 @@ pub(crate) struct TotalParts {
     count: u64,
     /// Rows of the published version.
     edition: u64,
-    /// Rows of the version that a newer live state replaces or removes.
+    /// Rows of the version that a newer live entry replaces or removes.
     taken_away: u64,
-    /// Rows of newer live states.
+    /// Rows of newer live entries.
     live: u64,
 }
 
 /// The rows before an athlete's: rank - 1 = edition - taken_away + live.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct PlaceParts {
+#[schema(as = PlaceParts)]
+pub(crate) struct RankParts {
     rank: u64,
     /// Rows of the version before it, including an earlier row of the same athlete.
     edition: u64,
-    /// Rows of the version that a newer live state replaces or removes.
+    /// Rows of the version that a newer live entry replaces or removes.
     taken_away: u64,
-    /// Rows of newer live states before it.
+    /// Rows of newer live entries before it.
     live: u64,
 }
 
@@ -104,16 +105,17 @@ pub(crate) struct VersionResponse {
     entry: Option<Entry>,
 }
 
-/// A live state of the athlete.
+/// A live entry of the athlete.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct LiveStateResponse {
+#[schema(as = LiveStateResponse)]
+pub(crate) struct LiveEntryResponse {
     /// Its partition.
     partition: usize,
     epoch: Epoch,
     /// True if it decides the athlete's row: it is the newest, and newer than the version and the
     /// newest run.
     in_force: bool,
-    /// The row without a rank. Null if this state removes the athlete from the board.
+    /// The row without a rank. Null if this live entry removes the athlete from the board.
     #[schema(value_type = Option<Object>)]
     entry: Option<Map<String, Value>>,
 }
@@ -133,7 +135,7 @@ pub(super) fn requested_board<'a>(
 ) -> Result<Option<RequestedBoard<'a>>, Problem> {
     let mut requested = api.boards.iter().filter_map(|(name, job)| {
         let column = job.key().0.first()?;
-        first_value(uri, &column.name)?;
+        find_first_value(uri, &column.name)?;
         let key_column = column.name.as_str();
         Some(RequestedBoard {
             name,
@@ -164,31 +166,31 @@ pub(super) async fn explain(
         job,
         key_column,
     } = *requested;
-    let mut parameters = board_params(job);
-    parameters.extend([key_column, MEMBER]);
-    let params = Params::read(uri, &parameters)?;
-    let member = params.parsed(MEMBER, parse_id)?;
+    let mut parameters = list_board_params(job);
+    parameters.extend([key_column, MEMBER_PARAM]);
+    let params = Params::parse(uri, &parameters)?;
+    let member = params.parse_with(MEMBER_PARAM, parse_id)?;
     let key = parse_id(key_column, params.get(key_column).unwrap_or_default())?;
-    let request = BoardRequest::read(job, &key.to_string(), &params, today(api))?;
-    let want = match member {
+    let request = BoardRequest::parse(job, &key.to_string(), &params, today(api))?;
+    let selection = match member {
         Some(member) => select_around(job, member, 0)?,
         None => BoardSelection::TotalsOnly,
     };
-    let question = BoardQuestion {
+    let read_request = BoardReadRequest {
         explains: true,
-        ..request.question(api, want).await?
+        ..request.build_read_request(api, selection).await?
     };
-    let reading = read_boards(api, job, question).await?;
+    let reading = read_boards(api, job, read_request).await?;
     let board = first_board(&reading);
     let empty = BoardExplanation::default();
     let explained = board.explanation.as_deref().unwrap_or(&empty);
-    let mut entries = entries(job, board, None)?.into_iter();
+    let mut entries = build_entries(job, board, None)?.into_iter();
     let rank = board.member_index.map(|index| index + 1);
     let entry = entries.find(|entry| Some(entry.rank) == rank);
     let version = explained.version.as_ref();
-    let live = explained.states.iter();
+    let live = explained.live_entries.iter();
     let live = live
-        .map(|state| live_state_response(job, state))
+        .map(|state| build_live_entry_response(job, state))
         .collect::<Result<_, KeyError>>()?;
     let change = member.map(|_| describe_change(board, explained));
     Ok(BoardExplanationResponse {
@@ -202,24 +204,26 @@ pub(super) async fn explain(
             taken_away: explained.removed,
             live: explained.added,
         },
-        place: explained.before.map(|before| PlaceParts {
+        place: explained.rank_breakdown.map(|before| RankParts {
             rank: before.index() + 1,
             edition: before.version,
             taken_away: before.removed,
             live: before.live,
         }),
         batch: match version {
-            Some(version) => Some(version_response(api, job, version, explained.newest).await?),
+            Some(version) => {
+                Some(build_version_response(api, job, version, explained.newest).await?)
+            }
             None => None,
         },
         live,
         change: change.as_ref().map(|(change, _)| *change),
-        why: change.map(|(_, why)| why),
-        provenance: provenance_of_readings([board], reading.read_position.clone()),
+        why: change.map(|(_, description)| description),
+        provenance: merge_provenance([board], reading.read_position.clone()),
     })
 }
 
-async fn version_response(
+async fn build_version_response(
     api: &Api,
     job: &Job<Board>,
     version: &ExplainedVersion,
@@ -230,14 +234,14 @@ async fn version_response(
         .views
         .run_details(job.source(), version.epoch)
         .await?;
-    let found = version.member.as_ref();
-    let entry = ranked_entry(job, found.map(|(index, row)| (*index, row)))?;
+    let member = version.member.as_ref();
+    let entry = build_ranked_entry(job, member.map(|(index, row)| (*index, row)))?;
     Ok(VersionResponse {
         epoch: version.epoch,
         at: version
             .published_at_us
             .map(|at_us| format_ms(at_us.div_euclid(1_000))),
-        drift: details.as_ref().and_then(drift_total),
+        drift: details.as_ref().and_then(read_drift_total),
         newest,
         earlier: version.earlier,
         edition: version.name.clone(),
@@ -246,18 +250,18 @@ async fn version_response(
     })
 }
 
-fn live_state_response(
+fn build_live_entry_response(
     job: &Job<Board>,
-    state: &MemberState,
-) -> Result<LiveStateResponse, KeyError> {
-    let entry = ranked_entry(job, state.row.as_ref().map(|row| (0, row)))?;
+    state: &ExplainedLiveEntry,
+) -> Result<LiveEntryResponse, KeyError> {
+    let entry = build_ranked_entry(job, state.row.as_ref().map(|row| (0, row)))?;
     let entry = entry.map(|entry| {
         let mut fields = Map::new();
         entry.insert_into(&mut fields);
         fields.remove("rank");
         fields
     });
-    Ok(LiveStateResponse {
+    Ok(LiveEntryResponse {
         partition: state.partition,
         epoch: state.epoch,
         in_force: state.is_effective,
@@ -265,11 +269,11 @@ fn live_state_response(
     })
 }
 
-fn ranked_entry(
+fn build_ranked_entry(
     job: &Job<Board>,
-    found: Option<(u64, &RankedEntry)>,
+    indexed_row: Option<(u64, &RankedEntry)>,
 ) -> Result<Option<Entry>, KeyError> {
-    let Some((index, row)) = found else {
+    let Some((index, row)) = indexed_row else {
         return Ok(None);
     };
     let reading = BoardReading {
@@ -277,49 +281,52 @@ fn ranked_entry(
         rows: vec![row.clone()],
         ..BoardReading::default()
     };
-    Ok(entries(job, &reading, None)?.pop())
+    Ok(build_entries(job, &reading, None)?.pop())
 }
 
 /// Returns how the rank differs from the published version, as a code and in words.
 fn describe_change(board: &BoardReading, explained: &BoardExplanation) -> (&'static str, String) {
     let version = explained.version.as_ref();
-    let was = version.and_then(|version| version.member.as_ref());
+    let old_row = version.and_then(|version| version.member.as_ref());
     let run = version.map_or(0, |version| version.epoch);
-    let in_force = explained.states.iter().find(|state| state.is_effective);
-    let since = in_force.map_or_else(String::new, |state| {
-        format!("a live state of epoch {}", state.epoch)
+    let effective = explained
+        .live_entries
+        .iter()
+        .find(|state| state.is_effective);
+    let cause = effective.map_or_else(String::new, |state| {
+        format!("a live entry of epoch {}", state.epoch)
     });
-    let is_own = in_force.is_some_and(|state| {
-        let shown = |row: &RankedEntry| (row.score.clone(), row.payload.clone());
-        state.row.as_ref().map(shown) != was.map(|(_, row)| shown(row))
+    let is_row_changed = effective.is_some_and(|state| {
+        let visible_fields = |row: &RankedEntry| (row.score.clone(), row.payload.clone());
+        state.row.as_ref().map(visible_fields) != old_row.map(|(_, row)| visible_fields(row))
     });
-    match (was, board.member_index) {
+    match (old_row, board.member_index) {
         (None, None) => (
             "absent",
-            "neither the batch rows nor a newer live state have a row of the athlete".to_owned(),
+            "neither the batch rows nor a newer live entry have a row of the athlete".to_owned(),
         ),
         (None, Some(_)) => (
             "entered",
-            format!("{since} added the athlete; run {run} had no row"),
+            format!("{cause} added the athlete; run {run} had no row"),
         ),
-        (Some(_), None) => ("left", format!("{since} removed the row of run {run}")),
-        (Some((was, _)), Some(now)) if is_own => (
+        (Some(_), None) => ("left", format!("{cause} removed the row of run {run}")),
+        (Some((old_index, _)), Some(index)) if is_row_changed => (
             "own",
             format!(
-                "{since} replaced the row of run {run}: rank {} in that run, {} now",
-                was + 1,
-                now + 1
+                "{cause} replaced the row of run {run}: rank {} in that run, {} now",
+                old_index + 1,
+                index + 1
             ),
         ),
-        (Some((was, _)), Some(now)) if *was == now => {
+        (Some((old_index, _)), Some(index)) if *old_index == index => {
             ("same", format!("run {run} has the same row and rank"))
         }
-        (Some((was, _)), Some(now)) => (
+        (Some((old_index, _)), Some(index)) => (
             "others",
             format!(
-                "newer live states of other athletes changed the rank; the row is that of run {run}: rank {} in that run, {} now",
-                was + 1,
-                now + 1
+                "newer live entries of other athletes changed the rank; the row is that of run {run}: rank {} in that run, {} now",
+                old_index + 1,
+                index + 1
             ),
         ),
     }

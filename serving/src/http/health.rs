@@ -98,7 +98,7 @@ pub(crate) async fn readyz(
     let detail = reasons.join("; ");
     Err(ProblemKind::NotReady
         .with_detail(detail)
-        .with("checks", json!(checks)))
+        .with_extension("checks", json!(checks)))
 }
 
 /// Checks the stores of a source, and that live state continues where each view's batch rows end.
@@ -107,21 +107,25 @@ async fn check_source(api: &Api, source: Source, views: &[(&str, &str)]) -> Vec<
     // Runs are read before partition states, as every read does.
     let runs = api.ports.views.runs(source).await;
     let spans = api.ports.log.spans(source.topic()).await;
-    let recorded = runs.as_ref().map_or(0, |runs| runs.runs.partitions());
-    let partitions = spans.as_ref().map_or(0, Vec::len).max(recorded);
+    let run_partitions = runs.as_ref().map_or(0, |runs| runs.runs.partition_count());
+    let partitions = spans.as_ref().map_or(0, Vec::len).max(run_partitions);
     let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-    let live = api.ports.live.partition_states(source, 0..count).await;
+    let states = api.ports.live.partition_states(source, 0..count).await;
     let mut checks = vec![
-        check("log", source.topic(), spans.map(drop)),
-        check("live state", source.name(), live.as_ref().map(drop)),
-        check("batch views", source.name(), runs.as_ref().map(drop)),
+        build_check("log", source.topic(), spans.map(drop)),
+        build_check("live state", source.name(), states.as_ref().map(drop)),
+        build_check("batch views", source.name(), runs.as_ref().map(drop)),
     ];
-    if let (Ok(runs), Ok(states)) = (runs, live) {
+    if let (Ok(runs), Ok(states)) = (runs, states) {
         let snapshot = RunsAndStates {
             runs: Arc::new(runs),
             states,
         };
-        checks.push(check("seam", source.name(), check_views(&snapshot, views)));
+        checks.push(build_check(
+            "seam",
+            source.name(),
+            check_views(&snapshot, views),
+        ));
     }
     checks
 }
@@ -130,22 +134,25 @@ async fn check_source(api: &Api, source: Source, views: &[(&str, &str)]) -> Vec<
 /// run does not make the service unready: only requests that need this view fail until its first
 /// run.
 fn check_views(snapshot: &RunsAndStates, views: &[(&str, &str)]) -> Result<(), SeamMismatch> {
-    for (view, live) in views {
+    for (view, live_view) in views {
         let newest = newest_epoch(&snapshot.runs, view);
-        match snapshot.seam(view, live, newest, None).check(newest) {
+        match snapshot
+            .build_seam(view, live_view, newest, None)
+            .check(newest)
+        {
             Err(mismatch) if mismatch.gap == SeamGap::Uncounted => {
                 tracing::warn!(
                     %mismatch,
                     "a view has no complete run yet: requests that only it can answer fail"
                 );
             }
-            checked => checked?,
+            result => result?,
         }
     }
     Ok(())
 }
 
-fn check<E: std::fmt::Display>(name: &str, object: &str, result: Result<(), E>) -> Check {
+fn build_check<E: std::fmt::Display>(name: &str, object: &str, result: Result<(), E>) -> Check {
     Check {
         name: format!("{name} of {object}"),
         ok: result.is_ok(),
@@ -164,6 +171,6 @@ pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Pro
     let text = api.metrics_text.as_ref().ok_or_else(|| {
         ProblemKind::NotCollected.with_detail("this process was started without metrics")
     })?;
-    let kind = (header::CONTENT_TYPE, crate::monitor::PROMETHEUS_TEXT);
-    Ok(([kind], text.render()).into_response())
+    let content_type = (header::CONTENT_TYPE, crate::monitor::PROMETHEUS_TEXT);
+    Ok(([content_type], text.render()).into_response())
 }

@@ -13,26 +13,27 @@ use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
 use utoipa::ToSchema;
 
-use super::body::{BodyChunks, check_events};
+use super::body::{BodyChunks, check_compressible};
 use super::params::{Params, Path};
 use super::permits::PermitError;
 use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, Caller, Permit};
 
-/// Bytes that are read before a write, which is a few thousand events.
+/// Number of bytes, a few thousand events, that are read before a write.
 const CHUNK_BYTES: usize = 1024 * 1024;
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const KEY_BYTES_MAX: usize = 128;
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
 /// Maximum number of rejected lines in a response.
 const REJECTED_MAX: usize = 10_000;
 
 /// The result of an ingest request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Ingested {
+#[schema(as = Ingested)]
+pub(crate) struct IngestResponse {
     /// Number of lines now in the log or the entity store.
     accepted: u64,
     /// The first 10,000 rejected lines, which are dead letters now.
-    rejected: Vec<Rejected>,
+    rejected: Vec<RejectedLine>,
     /// Number of all rejected lines.
     rejected_count: u64,
     /// Number of lines skipped because they concern erased athletes.
@@ -41,7 +42,8 @@ pub(crate) struct Ingested {
 
 /// A rejected line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Rejected {
+#[schema(as = Rejected)]
+pub(crate) struct RejectedLine {
     /// The number of the line, from 1.
     line: u64,
     /// The field, the fault, and the expected value.
@@ -64,7 +66,7 @@ pub(crate) struct Rejected {
     ),
     request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB after decompression"),
     responses(
-        (status = 200, description = "Numbers of accepted, rejected and skipped lines", body = Ingested),
+        (status = 200, description = "Numbers of accepted, rejected and skipped lines", body = IngestResponse),
         (status = 400, description = "The body ended early, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "Unknown source", body = ProblemShape, content_type = "application/problem+json"),
         (status = 408, description = "The body paused, or arrived too slowly", body = ProblemShape, content_type = "application/problem+json"),
@@ -79,40 +81,40 @@ pub(crate) async fn ingest(
     Path(source): Path<String>,
     uri: Uri,
     request: Request,
-) -> Result<Json<Ingested>, Problem> {
-    Params::read(&uri, &[])?;
+) -> Result<Json<IngestResponse>, Problem> {
+    Params::parse(&uri, &[])?;
     let source: Source = source
         .parse()
         .map_err(|error: schemas::source::UnknownSource| {
             ProblemKind::UnknownSource.with_detail(error.to_string())
         })?;
     let limit = api.options.body_bytes_max;
-    let coding = check_events(request.headers(), limit)?;
+    let coding = check_compressible(request.headers(), limit)?;
     let origin = dead_letter_origin(request.headers())?;
     let _permit = acquire_permit(&api, &caller)?;
     let intake = open_intake(&api, source, &caller).await?;
-    let mut lines = Lines {
+    let mut ingester = LineIngester {
         intake: &intake,
         origin,
-        number: 0,
-        ingested: Ingested::default(),
+        last_line: 0,
+        response: IngestResponse::default(),
     };
     let mut body = BodyChunks::new(&api, request.into_body(), coding, limit);
-    match lines.ingest_all(&mut body).await {
-        Ok(()) => Ok(Json(lines.ingested)),
+    match ingester.ingest_all(&mut body).await {
+        Ok(()) => Ok(Json(ingester.response)),
         Err(problem) => Err(problem
-            .with("accepted", lines.ingested.accepted)
-            .with("rejected_count", lines.ingested.rejected_count)),
+            .with_extension("accepted", ingester.response.accepted)
+            .with_extension("rejected_count", ingester.response.rejected_count)),
     }
 }
 
-/// Takes one of the `ingests_max` permits, of which one key has a share.
+/// Acquires one of the `ingests_max` permits, of which each key may hold `ingests_per_key`.
 pub(super) fn acquire_permit(api: &Api, caller: &Caller) -> Result<Permit, Problem> {
     let key = caller.key_id().map(str::to_owned);
     api.ingest_permits.acquire(key).map_err(|error| {
         let (max, scope) = match error {
-            PermitError::PoolExhausted => (api.options.ingests_max, ""),
-            PermitError::ShareExhausted => (api.options.ingests_per_key(), " with this key"),
+            PermitError::PoolLimitReached => (api.options.ingests_max, ""),
+            PermitError::OwnerLimitReached => (api.options.ingests_per_key(), " with this key"),
         };
         let detail = format!("{max} bodies{scope} are being ingested already: retry in a second");
         ProblemKind::TooManyWriters.with_detail(detail)
@@ -153,37 +155,40 @@ fn dead_letter_origin(headers: &HeaderMap) -> Result<String, Problem> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
     let bytes = key.as_bytes();
     match key.to_str() {
-        Ok(key) if (1..=KEY_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_name) => {
+        Ok(key)
+            if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&bytes.len())
+                && bytes.iter().all(is_name) =>
+        {
             Ok(format!("http/key/{key}"))
         }
         _ => Err(Problem::parameter(format!(
-            "Idempotency-Key is not 1 to {KEY_BYTES_MAX} letters, digits, -, _, . or :"
+            "Idempotency-Key is not 1 to {IDEMPOTENCY_KEY_BYTES_MAX} letters, digits, -, _, . or :"
         ))),
     }
 }
 
 /// Ingests the lines of one body.
-struct Lines<'a> {
+struct LineIngester<'a> {
     intake: &'a Intake,
     origin: String,
     /// The number of the last line that was passed to the intake.
-    number: u64,
-    ingested: Ingested,
+    last_line: u64,
+    response: IngestResponse,
 }
 
-impl Lines<'_> {
+impl LineIngester<'_> {
     async fn ingest_all(&mut self, body: &mut BodyChunks) -> Result<(), Problem> {
         let mut pending = BytesMut::new();
-        // `pending` has no end of line before this index.
-        let mut searched = 0;
-        // True while the rest of a too long line is skipped.
-        let mut skipping = false;
+        // The first bytes of `pending`, which contain no end of line.
+        let mut searched_bytes = 0;
+        // True while the remainder of a too long line is skipped.
+        let mut is_skipping = false;
         while let Some(data) = body.next().await? {
-            let data = if skipping {
+            let data = if is_skipping {
                 let Some(end) = data.iter().position(|byte| *byte == b'\n') else {
                     continue;
                 };
-                skipping = false;
+                is_skipping = false;
                 data.slice(end..)
             } else {
                 data
@@ -192,20 +197,20 @@ impl Lines<'_> {
             if pending.len() < CHUNK_BYTES {
                 continue;
             }
-            let unsearched = pending.get(searched..).unwrap_or_default();
+            let unsearched = pending.get(searched_bytes..).unwrap_or_default();
             match unsearched.iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => {
-                    let lines = pending.split_to(searched + end + 1);
-                    searched = 0;
+                    let lines = pending.split_to(searched_bytes + end + 1);
+                    searched_bytes = 0;
                     self.ingest(&lines).await?;
                 }
                 // The line is too long. Its beginning is enough to reject it.
                 None if pending.len() > LINE_BYTES_MAX => {
                     pending.truncate(LINE_BYTES_MAX + 1);
-                    searched = pending.len();
-                    skipping = true;
+                    searched_bytes = pending.len();
+                    is_skipping = true;
                 }
-                None => searched = pending.len(),
+                None => searched_bytes = pending.len(),
             }
         }
         self.ingest(&pending).await
@@ -215,20 +220,22 @@ impl Lines<'_> {
         if lines.is_empty() {
             return Ok(());
         }
-        let before = self.number;
-        let numbered = (before + 1..).zip(lines.split(|byte| *byte == b'\n'));
+        let last_line = self.last_line;
+        let numbered = (last_line + 1..).zip(lines.split(|byte| *byte == b'\n'));
         let outcome = self.intake.ingest(&self.origin, numbered).await?;
-        let ends = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
-        self.number = before + ends;
-        self.ingested.accepted += outcome.accepted;
-        self.ingested.erased += outcome.erased;
-        self.ingested.rejected_count += outcome.rejected.len() as u64;
-        let room = REJECTED_MAX.saturating_sub(self.ingested.rejected.len());
-        let listed = outcome.rejected.into_iter().take(room);
-        self.ingested.rejected.extend(listed.map(|line| Rejected {
-            line: line.line,
-            reason: line.reason,
-        }));
+        let line_count = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.last_line = last_line + line_count;
+        self.response.accepted += outcome.accepted;
+        self.response.erased += outcome.erased;
+        self.response.rejected_count += outcome.rejected.len() as u64;
+        let remaining = REJECTED_MAX.saturating_sub(self.response.rejected.len());
+        let listed = outcome.rejected.into_iter().take(remaining);
+        self.response
+            .rejected
+            .extend(listed.map(|line| RejectedLine {
+                line: line.line,
+                reason: line.reason,
+            }));
         Ok(())
     }
 }

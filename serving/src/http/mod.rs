@@ -43,13 +43,14 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use access::Peer;
 pub(crate) use access::caller::Caller;
-pub(crate) use access::limits::network;
+pub(crate) use access::format_scope_owner;
+pub(crate) use access::limits::truncate_to_network;
 pub(crate) use access::table::{RequiredScope, RouteScopes};
-pub(crate) use access::{Peer, scope_owner};
-pub(crate) use api::{ADDRESS_SHARE, Api};
-pub(crate) use origin::{is_over_tls, request_host};
-pub(crate) use overview::{record_metrics, record_source_seen};
+pub(crate) use api::{ADDRESS_DIVISOR, Api};
+pub(crate) use origin::{find_request_host, is_over_tls};
+pub(crate) use overview::{record_metrics, record_source_read_time};
 pub(crate) use params::{LIMIT_MAX, Path, parse_integer};
 pub(crate) use permits::{Permit, PermitPool};
 pub(crate) use problem::{Problem, ProblemKind};
@@ -60,7 +61,7 @@ use RequiredScope::{
     RequestCapacity,
 };
 
-/// Scope of statistics; the parameter names the owner.
+/// Required scope of statistics. The parameter names the owner.
 const OWNER_ID: RequiredScope = ReadOwner("owner_id");
 
 /// The OpenAPI document. Paths and schemas come from the handlers.
@@ -73,18 +74,18 @@ const OWNER_ID: RequiredScope = ReadOwner("owner_id");
     ),
     components(schemas(problem::ProblemShape))
 )]
-struct Description;
+struct ApiDescription;
 
 /// Builds all routes with their middleware.
 pub(crate) fn router(api: &Arc<Api>) -> Router {
     let mut scopes = RouteScopes::default();
-    let timed = tagged_routes(&mut scopes)
-        .merge(other_reads(&mut scopes))
+    let reads = build_tagged_reads(&mut scopes)
+        .merge(build_untagged_reads(&mut scopes))
         .layer(from_fn_with_state(Arc::clone(api), apply_timeout));
-    // Writes have no time limit: a slow write must not be aborted.
-    let (router, mut openapi) = OpenApiRouter::with_openapi(Description::openapi())
-        .merge(timed)
-        .merge(writes(&mut scopes))
+    // Writes have no time limit, because a slow write must not be aborted.
+    let (router, mut openapi) = OpenApiRouter::with_openapi(ApiDescription::openapi())
+        .merge(reads)
+        .merge(build_writes(&mut scopes))
         .split_for_parts();
     route_docs::add_security_schemes(&mut openapi);
     if let Ok(json) = openapi.to_pretty_json() {
@@ -93,17 +94,17 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
     let router = router.with_state(Arc::clone(api));
     crate::pages::add_scopes(&mut scopes);
     let scopes = Arc::new(scopes);
-    let pages = crate::pages::routes(with_middleware(router.clone(), api, &scopes), api);
-    with_middleware(router.merge(pages), api, &scopes)
+    let pages = crate::pages::routes(add_middleware(router.clone(), api, &scopes), api);
+    add_middleware(router.merge(pages), api, &scopes)
 }
 
 /// Builds the reads whose responses have an entity tag.
-fn tagged_routes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
+fn build_tagged_reads(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
     use applications::{admin, history, list, notices, requests};
     // Proxies may decode the slash of an id.
-    let decoded = "/api/v1/dead-letters/{id}/{place}";
-    scopes.add(decoded, Method::GET, ReadAll);
-    let mut scoped = |scope, routes| route_docs::with_scope(scopes, scope, routes);
+    let decoded_path = "/api/v1/dead-letters/{id}/{place}";
+    scopes.add(decoded_path, Method::GET, ReadAll);
+    let mut scoped = |scope, routes| route_docs::register_scope(scopes, scope, routes);
     OpenApiRouter::new()
         .routes(scoped(OWNER_ID, routes!(stats::show_total)))
         .routes(scoped(OWNER_ID, routes!(stats::show_series)))
@@ -148,14 +149,14 @@ fn tagged_routes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
         .routes(scoped(ReadAll, routes!(dead_letters::list_dead_letters)))
         .routes(scoped(ReadAll, routes!(dead_letters::count_dead_letters)))
         .routes(scoped(ReadAll, routes!(dead_letters::show_dead_letter)))
-        .route(decoded, get(dead_letters::show_dead_letter_decoded))
+        .route(decoded_path, get(dead_letters::show_dead_letter_decoded))
         .routes(scoped(ReadAll, routes!(overview::show_overview)))
         .layer(from_fn(etag::add_etag))
 }
 
 /// Builds the reads without an entity tag.
-fn other_reads(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
-    let mut scoped = |scope, routes| route_docs::with_scope(scopes, scope, routes);
+fn build_untagged_reads(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
+    let mut scoped = |scope, routes| route_docs::register_scope(scopes, scope, routes);
     OpenApiRouter::new()
         .routes(scoped(ReadAll, routes!(ranks::rank_athletes)))
         .routes(scoped(AlwaysOpen, routes!(health::livez)))
@@ -169,9 +170,9 @@ fn other_reads(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
 }
 
 /// Builds the writes.
-fn writes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
+fn build_writes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
     use applications::{admin, requests};
-    let mut scoped = |scope, routes| route_docs::with_scope(scopes, scope, routes);
+    let mut scoped = |scope, routes| route_docs::register_scope(scopes, scope, routes);
     OpenApiRouter::new()
         .routes(scoped(Ingest, routes!(ingest::ingest)))
         .routes(scoped(Admin, routes!(dead_letters::replay_dead_letters)))
@@ -187,7 +188,7 @@ fn writes(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
 }
 
 /// Adds the middleware of every route.
-fn with_middleware(router: Router, api: &Arc<Api>, scopes: &Arc<RouteScopes>) -> Router {
+fn add_middleware(router: Router, api: &Arc<Api>, scopes: &Arc<RouteScopes>) -> Router {
     let access = (Arc::clone(api), Arc::clone(scopes));
     router
         .fallback(unknown_path)
@@ -195,7 +196,7 @@ fn with_middleware(router: Router, api: &Arc<Api>, scopes: &Arc<RouteScopes>) ->
         .layer(from_fn_with_state(Arc::clone(api), layers::limit_requests))
         .layer(CatchPanicLayer::custom(layers::on_panic))
         .layer(from_fn(layers::finish_response))
-        .layer(option_layer(layers::cors(&api.options)))
+        .layer(option_layer(layers::build_cors_layer(&api.options)))
         .layer(CompressionLayer::new().gzip(true))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
@@ -218,6 +219,3 @@ async fn unknown_path() -> Problem {
         "no route has this path: / leads to the web pages, and /openapi.json lists the API",
     )
 }
-
-#[cfg(test)]
-mod tests;

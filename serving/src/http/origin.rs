@@ -4,7 +4,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 
 /// Returns the host that a request is sent to.
-pub(crate) fn request_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+pub(crate) fn find_request_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let host = headers.get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
     uri.authority().map(Authority::as_str).or(host)

@@ -19,13 +19,13 @@ use utoipa::ToSchema;
 
 use super::params::Params;
 use super::problem::Problem;
-use super::runs::{RunResponse, drift_total};
+use super::runs::{RunResponse, read_drift_total};
 use super::{Api, csv};
 use crate::answer::format_ms;
 use crate::read::newest_epoch;
 
 /// Maximum number of runs in a response.
-const RUNS_MAX: usize = 5;
+const NEWEST_RUNS_MAX: usize = 5;
 /// Maximum number of comparisons to read for metrics.
 const COMPARISONS_MAX: usize = 100;
 /// Time limit of reading a source for metrics.
@@ -54,13 +54,13 @@ pub(crate) struct SourceOverview {
     /// The newest complete run, for metrics.
     #[serde(skip)]
     #[schema(ignore)]
-    last_complete: LastComplete,
+    last_complete: LastCompleteRun,
 }
 
-/// The newest complete run of a source.
+/// The newest complete run of a source, as reported in metrics.
 #[derive(Debug, Clone, Copy, Default)]
-struct LastComplete {
-    /// Its end, in milliseconds since 1970. 0 if there are several attempts, but no complete run.
+struct LastCompleteRun {
+    /// Its end. 0 if several runs were attempted, but none completed.
     ended_at_ms: Option<i64>,
     /// The total difference between live counts and the run.
     drift: Option<u64>,
@@ -103,20 +103,20 @@ pub(crate) async fn show_overview(
     State(api): State<Arc<Api>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let format = Params::read(&uri, &["format"])?.format()?;
+    let format = Params::parse(&uri, &["format"])?.parse_format()?;
     let mut sources = Vec::new();
     for source in Source::LOGGED {
-        sources.push(source_overview(&api, source).await?);
+        sources.push(read_source_overview(&api, source).await?);
     }
     let overview = Overview {
         now: api.now().to_string(),
         sources,
     };
-    Ok(format.respond(overview, |overview| as_csv(&overview.sources)))
+    Ok(format.respond(overview, |overview| write_csv(&overview.sources)))
 }
 
 /// Writes the partitions of all sources.
-fn as_csv(sources: &[SourceOverview]) -> Response {
+fn write_csv(sources: &[SourceOverview]) -> Response {
     let header =
         "source,partition,log_start,log_end,next_offset,lag,as_of,epoch,replaying,generation";
     let rows = sources.iter().flat_map(|source| {
@@ -133,9 +133,10 @@ fn as_csv(sources: &[SourceOverview]) -> Response {
 /// processes. If a store does not answer in time, the gauges keep their values.
 pub(crate) async fn record_metrics(api: &Api) {
     for source in Source::LOGGED {
-        if let Ok(Ok(overview)) = timeout(METRICS_TIMEOUT, source_overview(api, source)).await {
+        if let Ok(Ok(overview)) = timeout(METRICS_TIMEOUT, read_source_overview(api, source)).await
+        {
             overview.record_metrics();
-            record_source_seen(api, source);
+            record_source_read_time(api, source);
         }
         let comparisons = reconciliations::list(&*api.ports.records, source, None, COMPARISONS_MAX);
         if let Ok(Ok(comparisons)) = timeout(METRICS_TIMEOUT, comparisons).await {
@@ -144,9 +145,9 @@ pub(crate) async fn record_metrics(api: &Api) {
     }
 }
 
-/// Records the time at which a source was read.
+/// Records that a source was read now.
 #[expect(clippy::cast_precision_loss, reason = "a metric")]
-pub(crate) fn record_source_seen(api: &Api, source: Source) {
+pub(crate) fn record_source_read_time(api: &Api, source: Source) {
     let now_s = api.ports.clock.now_ms() as f64 / 1_000.0;
     metrics::gauge!("backstitch_source_seen_seconds", "source" => source.name()).set(now_s);
 }
@@ -154,16 +155,16 @@ pub(crate) fn record_source_seen(api: &Api, source: Source) {
 /// Records the number of differing keys that the newest comparison of each view did not repair.
 #[expect(clippy::cast_precision_loss, reason = "a metric")]
 fn record_differing_keys(source: Source, newest_first: &[Reconciliation]) {
-    let mut views = BTreeSet::new();
+    let mut known_views = BTreeSet::new();
     for comparison in newest_first {
         let text = |name: &str| comparison.record.get(name).and_then(Value::as_str);
-        let Some(view) = text("view").filter(|view| views.insert(view.to_string())) else {
+        let Some(view) = text("view").filter(|view| known_views.insert(view.to_string())) else {
             continue;
         };
-        let differ = comparison.record.get("differ").and_then(Value::as_u64);
+        let differing_keys = comparison.record.get("differ").and_then(Value::as_u64);
         let keys = match text("outcome") {
             Some("right" | "put_right") => 0,
-            _ => differ.unwrap_or_default(),
+            _ => differing_keys.unwrap_or_default(),
         };
         let labels = [
             ("source", source.name().to_owned()),
@@ -177,10 +178,10 @@ impl SourceOverview {
     #[expect(clippy::cast_precision_loss, reason = "a metric")]
     fn record_metrics(&self) {
         let source = self.source.name();
-        let LastComplete { ended_at_ms, drift } = self.last_complete;
-        if let Some(at_ms) = ended_at_ms {
+        let LastCompleteRun { ended_at_ms, drift } = self.last_complete;
+        if let Some(ended_at_ms) = ended_at_ms {
             metrics::gauge!("backstitch_source_last_run_seconds", "source" => source)
-                .set(at_ms as f64 / 1_000.0);
+                .set(ended_at_ms as f64 / 1_000.0);
         }
         if let Some(drift) = drift {
             metrics::gauge!("backstitch_source_drift_events", "source" => source).set(drift as f64);
@@ -203,7 +204,7 @@ impl SourceOverview {
     }
 }
 
-fn partition_overview(
+fn build_partition_overview(
     partition: usize,
     span: Span,
     state: Option<&PartitionState>,
@@ -225,12 +226,12 @@ fn partition_overview(
     }
 }
 
-async fn source_overview(api: &Api, source: Source) -> Result<SourceOverview, Problem> {
+async fn read_source_overview(api: &Api, source: Source) -> Result<SourceOverview, Problem> {
     let runs = api.ports.views.runs(source).await?;
     let run_details = api
         .ports
         .views
-        .list_run_details(source, None, RUNS_MAX)
+        .list_run_details(source, None, NEWEST_RUNS_MAX)
         .await?;
     let spans = api.ports.log.spans(source.topic()).await?;
     let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
@@ -243,7 +244,7 @@ async fn source_overview(api: &Api, source: Source) -> Result<SourceOverview, Pr
         .iter()
         .zip(states)
         .enumerate()
-        .map(|(partition, (span, state))| partition_overview(partition, *span, state));
+        .map(|(partition, (span, state))| build_partition_overview(partition, *span, state));
     let views = api
         .metrics
         .values()
@@ -255,19 +256,19 @@ async fn source_overview(api: &Api, source: Source) -> Result<SourceOverview, Pr
         .chain(boards.map(|job| job.view()))
         .map(|view| (view.to_owned(), newest_epoch(&runs, view)));
     let is_complete = |details: &&RunDetails| details.run.state == RunState::Complete;
-    let newest = runs.runs.newest();
+    let newest = runs.runs.newest_complete();
     let complete = match run_details.iter().find(is_complete) {
-        Some(found) => Some(found.clone()),
+        Some(complete) => Some(complete.clone()),
         None if newest > 0 => api.ports.views.run_details(source, newest).await?,
         None => None,
     };
     let ended_at_ms = match &complete {
         Some(complete) => complete.ended_at_ms,
-        None => (run_details.len() >= RUNS_MAX).then_some(0),
+        None => (run_details.len() >= NEWEST_RUNS_MAX).then_some(0),
     };
-    let last_complete = LastComplete {
+    let last_complete = LastCompleteRun {
         ended_at_ms,
-        drift: complete.as_ref().and_then(drift_total),
+        drift: complete.as_ref().and_then(read_drift_total),
     };
     Ok(SourceOverview {
         source,

@@ -43,14 +43,14 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 #[derive(Debug)]
 pub(crate) struct Params(BTreeMap<String, String>);
 
-/// Reads a parameter that decides which other parameters are known. If it is repeated, the first
+/// Returns a parameter that decides which other parameters are known. If it is repeated, the first
 /// value counts.
-pub(crate) fn first_value(uri: &Uri, name: &str) -> Option<String> {
-    all_values(uri, name).into_iter().next()
+pub(crate) fn find_first_value(uri: &Uri, name: &str) -> Option<String> {
+    find_all_values(uri, name).into_iter().next()
 }
 
-/// Returns all values of a parameter, decoded as by [`Params::read`].
-pub(crate) fn all_values(uri: &Uri, name: &str) -> Vec<String> {
+/// Returns all values of a parameter, decoded as by [`Params::parse`].
+pub(crate) fn find_all_values(uri: &Uri, name: &str) -> Vec<String> {
     let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
     let pairs = pairs.map_or_else(|_| Vec::new(), |Query(pairs)| pairs);
     let matching = pairs.into_iter().filter(|(key, _)| key == name);
@@ -69,11 +69,11 @@ impl Format {
     pub(crate) fn respond<T: Serialize>(
         self,
         content: T,
-        as_csv: impl FnOnce(T) -> Response,
+        write_csv: impl FnOnce(T) -> Response,
     ) -> Response {
         match self {
             Self::Json => Json(content).into_response(),
-            Self::Csv => as_csv(content),
+            Self::Csv => write_csv(content),
         }
     }
 }
@@ -93,19 +93,22 @@ pub(crate) struct PageQuery {
 }
 
 impl PageQuery {
-    /// Reads the parameters of a list that also accepts the parameters in `others`.
-    pub(crate) fn read(uri: &Uri, others: &[&str]) -> Result<(Params, Self), Problem> {
-        Self::read_within(uri, others, LIMIT_DEFAULT, LIMIT_MAX)
+    /// Parses the parameters of a list that also accepts the parameters in `other_params`.
+    pub(crate) fn parse(uri: &Uri, other_params: &[&str]) -> Result<(Params, Self), Problem> {
+        Self::parse_within(uri, other_params, LIMIT_DEFAULT, LIMIT_MAX)
     }
 
-    /// As [`Self::read`], for a list whose pages have other limits.
-    pub(crate) fn read_within(
+    /// As [`Self::parse`], for a list whose pages have other limits.
+    pub(crate) fn parse_within(
         uri: &Uri,
-        others: &[&str],
+        other_params: &[&str],
         limit_default: usize,
         limit_max: usize,
     ) -> Result<(Params, Self), Problem> {
-        let params = Params::read(uri, &[others, &["limit", "cursor", "format"]].concat())?;
+        let params = Params::parse(
+            uri,
+            &[other_params, &["limit", "cursor", "format"]].concat(),
+        )?;
         let page = Self::from_params(&params, limit_default, limit_max)?;
         Ok((params, page))
     }
@@ -117,9 +120,9 @@ impl PageQuery {
         max: usize,
     ) -> Result<Self, Problem> {
         Ok(Self {
-            limit: params.limit_within(default, max)?,
+            limit: params.parse_limit_within(default, max)?,
             cursor: params.get("cursor").map(str::to_owned),
-            format: params.format()?,
+            format: params.parse_format()?,
         })
     }
 
@@ -128,37 +131,37 @@ impl PageQuery {
     pub(crate) fn decode_start<T>(
         &self,
         fingerprint: u64,
-        read: impl FnOnce(u64, &str) -> Result<T, Problem>,
+        decode: impl FnOnce(u64, &str) -> Result<T, Problem>,
     ) -> Result<Option<T>, Problem> {
         let cursor = self.cursor.as_deref();
-        cursor.map(|cursor| read(fingerprint, cursor)).transpose()
+        cursor.map(|cursor| decode(fingerprint, cursor)).transpose()
     }
 
-    /// Writes the page as a response, with the link to the page that begins at `next`.
+    /// Writes the page as a response, with the link to the page that begins at `next_cursor`.
     pub(crate) fn respond<T: Serialize>(
         &self,
         uri: &Uri,
-        next: Option<&str>,
+        next_cursor: Option<&str>,
         page: T,
-        as_csv: impl FnOnce(T) -> Response,
+        write_csv: impl FnOnce(T) -> Response,
     ) -> Response {
-        let link = next.and_then(|next| link_to_next(uri, next, None));
-        let response = self.format.respond(page, as_csv);
+        let link = next_cursor.and_then(|next_cursor| build_next_link(uri, next_cursor, None));
+        let response = self.format.respond(page, write_csv);
         (link.map(|link| [link]), response).into_response()
     }
 }
 
 /// Builds the Link header to the next page of a list (RFC 8288). The cursor alone decides where
 /// that page begins. `extra` is a parameter that the request omitted.
-pub(crate) fn link_to_next(
+pub(crate) fn build_next_link(
     uri: &Uri,
     cursor: &str,
     extra: Option<&str>,
 ) -> Option<(HeaderName, HeaderValue)> {
     let pairs = uri.query().unwrap_or_default().split('&');
-    let is_start = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
-    let others = pairs.filter(|pair| !pair.is_empty() && !is_start(pair));
-    let mut query: Vec<&str> = others.chain(extra).collect();
+    let is_page_start = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
+    let other_pairs = pairs.filter(|pair| !pair.is_empty() && !is_page_start(pair));
+    let mut query: Vec<&str> = other_pairs.chain(extra).collect();
     let cursor = format!("cursor={cursor}");
     query.push(&cursor);
     let link = format!("<{}?{}>; rel=\"next\"", uri.path(), query.join("&"));
@@ -166,15 +169,15 @@ pub(crate) fn link_to_next(
 }
 
 impl Params {
-    /// Reads the parameters of a request. Fails if one is not in `known`.
-    pub(crate) fn read(uri: &Uri, known: &[&str]) -> Result<Self, Problem> {
+    /// Parses the parameters of a request. Fails if `known_names` lacks the name of a parameter.
+    pub(crate) fn parse(uri: &Uri, known_names: &[&str]) -> Result<Self, Problem> {
         let raw = uri.query().unwrap_or_default();
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| Problem::parameter(format!("the query string is invalid: {error}")))?;
         let mut params = BTreeMap::new();
         for (name, value) in pairs {
-            if !known.contains(&name.as_str()) {
-                let known = known.join(", ");
+            if !known_names.contains(&name.as_str()) {
+                let known = known_names.join(", ");
                 return Err(Problem::parameter(if known.is_empty() {
                     format!("unknown parameter {name:?}: this request takes none")
                 } else {
@@ -201,23 +204,26 @@ impl Params {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Returns the filters, each as a value of its column's type.
-    pub(crate) fn filters(&self, metric: &Metric) -> Result<BTreeMap<String, KeyValue>, Problem> {
+    /// Parses the filters, each as a value of its column's type.
+    pub(crate) fn parse_filters(
+        &self,
+        metric: &Metric,
+    ) -> Result<BTreeMap<String, KeyValue>, Problem> {
         metric
             .columns()
             .iter()
             .filter_map(|(name, kind)| Some((name, *kind, self.get(name)?)))
-            .map(|(name, kind, text)| Ok((name.clone(), filter_value(name, kind, text)?)))
+            .map(|(name, kind, text)| Ok((name.clone(), parse_filter_value(name, kind, text)?)))
             .collect()
     }
 
-    pub(crate) fn limit(&self) -> Result<usize, Problem> {
-        self.limit_within(LIMIT_DEFAULT, LIMIT_MAX)
+    pub(crate) fn parse_limit(&self) -> Result<usize, Problem> {
+        self.parse_limit_within(LIMIT_DEFAULT, LIMIT_MAX)
     }
 
-    /// Reads the number of rows of a page, which must be from 1 to `max`.
-    pub(crate) fn limit_within(&self, default: usize, max: usize) -> Result<usize, Problem> {
-        let limit = self.parsed("limit", |_, text| {
+    /// Parses the number of rows of a page, which must be from 1 to `max`.
+    pub(crate) fn parse_limit_within(&self, default: usize, max: usize) -> Result<usize, Problem> {
+        let limit = self.parse_with("limit", |_, text| {
             let limit = parse_integer(text).and_then(|limit| usize::try_from(limit).ok());
             limit
                 .filter(|limit| (1..=max).contains(limit))
@@ -228,13 +234,15 @@ impl Params {
         Ok(limit?.unwrap_or(default))
     }
 
-    pub(crate) fn format(&self) -> Result<Format, Problem> {
+    pub(crate) fn parse_format(&self) -> Result<Format, Problem> {
         let formats = [("json", Format::Json), ("csv", Format::Csv)];
-        Ok(self.choice("format", &formats)?.unwrap_or(Format::Json))
+        Ok(self
+            .parse_choice("format", &formats)?
+            .unwrap_or(Format::Json))
     }
 
-    /// Reads a parameter with a fixed set of values. Returns `None` if it is absent.
-    pub(crate) fn choice<T: Copy>(
+    /// Parses a parameter with a fixed set of values. Returns `None` if it is absent.
+    pub(crate) fn parse_choice<T: Copy>(
         &self,
         name: &str,
         choices: &[(&str, T)],
@@ -254,33 +262,33 @@ impl Params {
         Err(Problem::parameter(detail))
     }
 
-    /// Reads a parameter that is true or false. Returns false if it is absent.
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+    /// Parses a parameter that is true or false. Returns false if it is absent.
+    pub(crate) fn parse_flag(&self, name: &str) -> Result<bool, Problem> {
         let choices = [("true", true), ("false", false)];
-        Ok(self.choice(name, &choices)?.unwrap_or(false))
+        Ok(self.parse_choice(name, &choices)?.unwrap_or(false))
     }
 
-    /// Reads a parameter with a parser that takes the name and the text. Returns `None` if it is
+    /// Parses a parameter with a parser that takes the name and the text. Returns `None` if it is
     /// absent.
-    pub(crate) fn parsed<T>(
+    pub(crate) fn parse_with<T>(
         &self,
         name: &str,
-        read: impl FnOnce(&str, &str) -> Result<T, Problem>,
+        parse: impl FnOnce(&str, &str) -> Result<T, Problem>,
     ) -> Result<Option<T>, Problem> {
-        self.get(name).map(|text| read(name, text)).transpose()
+        self.get(name).map(|text| parse(name, text)).transpose()
     }
 
-    /// Reads the parameter `source`.
-    pub(crate) fn source(&self) -> Result<Option<Source>, Problem> {
-        self.parsed("source", |_, text| {
+    /// Parses the parameter `source`.
+    pub(crate) fn parse_source(&self) -> Result<Option<Source>, Problem> {
+        self.parse_with("source", |_, text| {
             let source = text.parse();
             source.map_err(|error: UnknownSource| Problem::parameter(error.to_string()))
         })
     }
 
-    /// Returns a text that is equal for all pages and formats of a list. A cursor is valid only for
-    /// requests with equal text.
-    pub(crate) fn question(&self) -> String {
+    /// Formats the parameters that select a list, without page and format. A cursor is valid only
+    /// for requests with equal text.
+    pub(crate) fn canonical_query(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.0 {
             if !matches!(name.as_str(), "limit" | "offset" | "cursor" | "format") {
@@ -294,11 +302,11 @@ impl Params {
 /// Parses an integer: digits with an optional minus, without plus or blanks.
 pub(crate) fn parse_integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    all_digits.then(|| text.parse().ok()).flatten()
+    let has_only_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    has_only_digits.then(|| text.parse().ok()).flatten()
 }
 
-fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Problem> {
+fn parse_filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Problem> {
     let expected = match (name, kind) {
         (_, KeyKind::Int) => match parse_integer(text) {
             Some(value) => return Ok(KeyValue::Int(value)),
@@ -324,8 +332,8 @@ fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Probl
     )))
 }
 
-/// Parses the number of a stored object. Stores hold numbers below 2^63, and queries also use the
-/// successor.
+/// Parses the number of a stored object. Stores hold numbers below 2^63, and queries also use
+/// `number + 1`.
 pub(crate) fn parse_stored_number(text: &str) -> Option<u64> {
     let number = text.parse::<u64>().ok();
     number.filter(|number| *number < i64::MAX.cast_unsigned())

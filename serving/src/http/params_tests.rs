@@ -3,9 +3,9 @@ use jobs::Catalog;
 use super::*;
 use crate::http::problem::ProblemKind;
 
-fn read(query: &str, known: &[&str]) -> Result<Params, Problem> {
+fn parse(query: &str, known: &[&str]) -> Result<Params, Problem> {
     let uri = Uri::try_from(format!("/x?{query}")).unwrap();
-    Params::read(&uri, known)
+    Params::parse(&uri, known)
 }
 
 #[track_caller]
@@ -19,7 +19,7 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, Problem>, words: &[&str]
 
 #[test]
 fn decodes_parameters() {
-    let params = read(
+    let params = parse(
         "a=x%20y+z&b=%C3%BC&c=&d=%EF%BF%BD",
         &["a", "b", "c", "d", "e"],
     )
@@ -33,10 +33,10 @@ fn decodes_parameters() {
 
 #[test]
 fn rejects_unknown_repeated_and_non_utf8_parameters() {
-    assert_refused(read("a=1&colour=red", &["a", "b"]), &["colour", "a, b"]);
-    assert_refused(read("a=1", &[]), &["\"a\"", "none"]);
-    assert_refused(read("a=1&a=1", &["a"]), &["a is repeated"]);
-    assert_refused(read("a=%FF", &["a"]), &["a is not UTF-8"]);
+    assert_refused(parse("a=1&colour=red", &["a", "b"]), &["colour", "a, b"]);
+    assert_refused(parse("a=1", &[]), &["\"a\"", "none"]);
+    assert_refused(parse("a=1&a=1", &["a"]), &["a is repeated"]);
+    assert_refused(parse("a=%FF", &["a"]), &["a is not UTF-8"]);
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn parses_filters_by_the_type_of_their_column() {
         .remove("plays")
         .unwrap();
     let known: Vec<&str> = metric.columns().keys().map(String::as_str).collect();
-    let filters = |query: &str| read(query, &known)?.filters(&metric);
-    let found = filters("owner_id=-3&country=DE&referrer=&kind=download").unwrap();
+    let filters = |query: &str| parse(query, &known)?.parse_filters(&metric);
+    let parsed = filters("owner_id=-3&country=DE&referrer=&kind=download").unwrap();
     let text = |text: &str| KeyValue::Text(text.to_owned());
     assert_eq!(
-        found.into_iter().collect::<Vec<_>>(),
+        parsed.into_iter().collect::<Vec<_>>(),
         [
             ("country".to_owned(), text("DE")),
             ("kind".to_owned(), text("download")),
@@ -93,26 +93,26 @@ fn parses_filters_by_the_type_of_their_column() {
 
 #[test]
 fn checks_limits_and_formats() {
-    let limit = |query: &str| read(query, &["limit"]).unwrap().limit();
+    let limit = |query: &str| parse(query, &["limit"]).unwrap().parse_limit();
     assert_eq!(limit("").unwrap(), 50);
     assert_eq!(limit("limit=1000").unwrap(), 1_000);
     for bad in ["limit=0", "limit=1001", "limit=-1", "limit=x", "limit="] {
         assert_refused(limit(bad), &["limit", "1 to 1000"]);
     }
-    let format = |query: &str| read(query, &["format"]).unwrap().format();
+    let format = |query: &str| parse(query, &["format"]).unwrap().parse_format();
     assert_eq!(format("").unwrap(), Format::Json);
     assert_eq!(format("format=csv").unwrap(), Format::Csv);
     assert_refused(format("format=xml"), &["xml", "json or csv"]);
 }
 
 #[test]
-fn the_question_is_equal_for_all_pages() {
+fn the_canonical_query_is_equal_for_all_pages() {
     let known = ["a", "b", "limit", "cursor", "format"];
-    let question = |query: &str| read(query, &known).unwrap().question();
-    let one = question("b=2&a=1&limit=5&cursor=x");
-    assert_eq!(one, question("a=1&b=2&format=csv"));
-    assert_ne!(one, question("a=1&b=3"));
-    assert_ne!(question("a=1%26b%3D2"), question("a=1&b=2"));
+    let canonical = |query: &str| parse(query, &known).unwrap().canonical_query();
+    let first = canonical("b=2&a=1&limit=5&cursor=x");
+    assert_eq!(first, canonical("a=1&b=2&format=csv"));
+    assert_ne!(first, canonical("a=1&b=3"));
+    assert_ne!(canonical("a=1%26b%3D2"), canonical("a=1&b=2"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Limits of concurrent work: a maximum, and a smaller share for each address or key.
+//! Limits of concurrent work: a maximum in total, and a smaller one for each address or key.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use crate::lock::lock;
 /// A pool of permits, with a limit for each owner `K`.
 #[derive(Debug)]
 pub(crate) struct PermitPool<K> {
-    max: usize,
-    share: usize,
-    in_use: Mutex<PermitCounts<K>>,
+    permits_max: usize,
+    owner_permits_max: usize,
+    counts: Mutex<PermitCounts<K>>,
 }
 
 #[derive(Debug)]
@@ -31,9 +31,9 @@ pub(crate) struct Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PermitError {
     /// All permits are in use.
-    PoolExhausted,
-    /// The owner has used its share.
-    ShareExhausted,
+    PoolLimitReached,
+    /// The owner has the maximum number of permits.
+    OwnerLimitReached,
 }
 
 struct PermitGuard<K: Hash + Eq> {
@@ -42,34 +42,34 @@ struct PermitGuard<K: Hash + Eq> {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> PermitPool<K> {
-    /// Creates a pool of `max` permits, of which one owner may hold `share`.
-    pub(crate) fn new(max: usize, share: usize) -> Arc<Self> {
-        let in_use = PermitCounts {
+    /// Creates a pool of `permits_max` permits, of which each owner may hold `owner_permits_max`.
+    pub(crate) fn new(permits_max: usize, owner_permits_max: usize) -> Arc<Self> {
+        let counts = PermitCounts {
             total: 0,
             by_owner: HashMap::new(),
         };
         Arc::new(Self {
-            max,
-            share,
-            in_use: Mutex::new(in_use),
+            permits_max,
+            owner_permits_max,
+            counts: Mutex::new(counts),
         })
     }
 
-    /// Takes a permit without waiting. Requests of the service itself have no owner, so no share
-    /// limits them.
+    /// Acquires a permit without waiting. Requests of the service itself have no owner, so only the
+    /// total limits them.
     pub(crate) fn acquire(self: &Arc<Self>, owner: Option<K>) -> Result<Permit, PermitError> {
-        let mut in_use = lock(&self.in_use);
-        if in_use.total >= self.max {
-            return Err(PermitError::PoolExhausted);
+        let mut counts = lock(&self.counts);
+        if counts.total >= self.permits_max {
+            return Err(PermitError::PoolLimitReached);
         }
         if let Some(owner) = &owner {
-            let used = in_use.by_owner.entry(owner.clone()).or_default();
-            if *used >= self.share {
-                return Err(PermitError::ShareExhausted);
+            let owner_count = counts.by_owner.entry(owner.clone()).or_default();
+            if *owner_count >= self.owner_permits_max {
+                return Err(PermitError::OwnerLimitReached);
             }
-            *used += 1;
+            *owner_count += 1;
         }
-        in_use.total += 1;
+        counts.total += 1;
         let pool = Arc::clone(self);
         let _guard = Arc::new(PermitGuard { pool, owner });
         Ok(Permit { _guard })
@@ -78,13 +78,13 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> PermitPool<K> {
 
 impl<K: Hash + Eq> Drop for PermitGuard<K> {
     fn drop(&mut self) {
-        let mut in_use = lock(&self.pool.in_use);
-        in_use.total -= 1;
+        let mut counts = lock(&self.pool.counts);
+        counts.total -= 1;
         let Some(owner) = &self.owner else { return };
-        if let Some(used) = in_use.by_owner.get_mut(owner) {
-            *used -= 1;
-            if *used == 0 {
-                in_use.by_owner.remove(owner);
+        if let Some(owner_count) = counts.by_owner.get_mut(owner) {
+            *owner_count -= 1;
+            if *owner_count == 0 {
+                counts.by_owner.remove(owner);
             }
         }
     }
@@ -95,12 +95,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_limits_one_owner() {
+    fn limits_the_permits_of_an_owner() {
         let pool = PermitPool::new(16, 2);
         let mut permits: Vec<_> = (0..2).map(|_| pool.acquire(Some(1)).unwrap()).collect();
         assert_eq!(
             pool.acquire(Some(1)).unwrap_err(),
-            PermitError::ShareExhausted
+            PermitError::OwnerLimitReached
         );
         permits.push(pool.acquire(Some(2)).unwrap());
         while let Ok(permit) = pool.acquire(None) {
@@ -109,17 +109,17 @@ mod tests {
         assert_eq!(permits.len(), 16);
         assert_eq!(
             pool.acquire(Some(2)).unwrap_err(),
-            PermitError::PoolExhausted
+            PermitError::PoolLimitReached
         );
         // A clone keeps the permit.
-        let answer = permits[0].clone();
+        let response_permit = permits[0].clone();
         drop(permits.remove(0));
         pool.acquire(None).unwrap_err();
-        drop(answer);
+        drop(response_permit);
         permits.push(pool.acquire(Some(1)).unwrap());
         drop(permits);
-        assert_eq!(lock(&pool.in_use).total, 0);
-        assert!(lock(&pool.in_use).by_owner.is_empty());
+        assert_eq!(lock(&pool.counts).total, 0);
+        assert!(lock(&pool.counts).by_owner.is_empty());
     }
 
     #[test]

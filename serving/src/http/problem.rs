@@ -84,7 +84,7 @@ pub(crate) struct ProblemShape {
 }
 
 /// The problems that every operation with a key may return, for the OpenAPI description. An
-/// operation may describe one in more detail.
+/// operation may describe a problem in more detail.
 #[derive(Debug, IntoResponses)]
 #[expect(dead_code, reason = "only describes problem documents")]
 pub(crate) enum Problems {
@@ -107,7 +107,7 @@ pub(crate) enum Problems {
 }
 
 impl ProblemKind {
-    /// The status, the last segment of the document's `type`, and the title.
+    /// Returns the status, the last segment of the document's `type`, and the title.
     const fn parts(self) -> (u16, &'static str, &'static str) {
         match self {
             Self::Unauthenticated => (401, "no-key", "Authentication required"),
@@ -149,7 +149,7 @@ impl ProblemKind {
     }
 
     /// The `type` of the document.
-    fn path(self) -> ProblemType {
+    fn problem_type(self) -> ProblemType {
         let path = format!("/problems/{}", self.parts().1);
         ProblemType::from(path.parse::<Uri>().unwrap_or_default())
     }
@@ -163,7 +163,7 @@ impl ProblemKind {
         StatusCode::from_u16(self.parts().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Creates a problem of this kind. The text names the fault and the action to take.
+    /// Creates a problem of this kind. `detail` names the fault and the action to take.
     pub(crate) fn with_detail(self, detail: impl Into<String>) -> Problem {
         Problem {
             kind: self,
@@ -176,31 +176,31 @@ impl ProblemKind {
 }
 
 impl Problem {
-    /// Reports an invalid parameter. The text names it and the expected value.
+    /// Creates the problem of an invalid parameter. `detail` names it and the expected value.
     pub(crate) fn parameter(detail: impl Into<String>) -> Self {
         ProblemKind::BadParameter.with_detail(detail)
     }
 
-    /// Reports the fault as one of the body.
-    pub(crate) fn in_body(mut self) -> Self {
+    /// Changes the kind from an invalid parameter to an invalid body.
+    pub(crate) fn into_body_problem(mut self) -> Self {
         self.kind = ProblemKind::BadBody;
         self
     }
 
     /// Adds an extension field.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn with_extension(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.extensions.insert(name.to_owned(), value.into());
         self
     }
 
     /// Sets the delay after which the client may retry.
-    pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
+    pub(crate) const fn with_retry_after_s(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// Sets the supported content codings.
-    pub(crate) const fn accepting(mut self, codings: &'static str) -> Self {
+    /// Sets the header `Accept-Encoding` to the supported content codings.
+    pub(crate) const fn with_accept_encoding(mut self, codings: &'static str) -> Self {
         self.accept_encoding = Some(codings);
         self
     }
@@ -231,7 +231,7 @@ impl Problem {
             extensions.insert("request_id".to_owned(), id.into());
         }
         let document = ProblemDetails::from_status_code(status)
-            .with_type(self.kind.path())
+            .with_type(self.kind.problem_type())
             .with_title(self.kind.title())
             .with_detail(&self.detail)
             .with_extensions(extensions);
@@ -252,7 +252,7 @@ impl Problem {
 }
 
 impl IntoResponse for Problem {
-    /// Defers the body, because the id of the request is not available here.
+    /// Defers the body to the middleware, because the id of the request is not available here.
     fn into_response(self) -> Response {
         let mut response = self.kind.status().into_response();
         response.extensions_mut().insert(self);
@@ -265,10 +265,10 @@ impl From<ReadError> for Problem {
         match error {
             ReadError::Plan(error) => Self::parameter(error.to_string()),
             ReadError::Series(error) => Self::parameter(error.to_string()),
-            ReadError::SeamMismatch(not_whole) => ProblemKind::SeamMismatch
-                .with_detail(not_whole.to_string())
-                .with("partition", not_whole.partition)
-                .with("view", not_whole.view.clone()),
+            ReadError::SeamMismatch(mismatch) => ProblemKind::SeamMismatch
+                .with_detail(mismatch.to_string())
+                .with_extension("partition", mismatch.partition)
+                .with_extension("view", mismatch.view.clone()),
             ReadError::Store(error) => (&*error).into(),
             ReadError::Replaced => ProblemKind::SeamMismatch.with_detail(error.to_string()),
             ReadError::DamagedBoard(fault) => {

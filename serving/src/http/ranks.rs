@@ -12,25 +12,27 @@ use serde_json::{Map, Value};
 use stores::board_cache::BoardSelection;
 use utoipa::ToSchema;
 
-use super::boards::{find_board, matching_members, parse_date, read_boards, today};
+use super::boards::{find_board, find_matching_members, parse_date, read_boards, today};
 use super::params::{Params, Path};
 use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, body, csv};
-use crate::board::answer::{BoardRanks, field_names, provenance_of_readings};
-use crate::board::entries::{Entry, entries};
-use crate::board::question::{Section, has_sections, parse_division, parse_window, section};
-use crate::board::reader::{BoardQuestion, encode_members};
+use crate::board::answer::{BoardRanks, field_names, merge_provenance};
+use crate::board::divisions::{
+    RequestedBoard, has_divisions, parse_division, parse_window, resolve_board,
+};
+use crate::board::entries::{Entry, build_entries};
+use crate::board::reader::{BoardReadRequest, encode_members};
 use crate::board::reading::BoardReading;
 use crate::read_position::ReadPosition;
 
 /// Maximum numbers of boards, athletes, and pairs of both per request.
-const KEYS_MAX: usize = 1_000;
+const SEGMENTS_MAX: usize = 1_000;
 const ATHLETES_MAX: usize = 1_000;
 const PAIRS_MAX: usize = 10_000;
-/// Maximum number of boards per consistent read, which bounds the live states in memory.
-const KEYS_READ: usize = 100;
+/// Maximum number of boards per consistent read, which bounds the live entries in memory.
+const KEYS_PER_READ: usize = 100;
 
-const EXAMPLE: &str = "{\"segments\": [229781], \"athletes\": [227615, 42]}";
+const BODY_EXAMPLE: &str = "{\"segments\": [229781], \"athletes\": [227615, 42]}";
 
 /// The athletes and boards of a request for ranks.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -83,36 +85,37 @@ pub(crate) async fn rank_athletes(
     request: Request,
 ) -> Result<Response, Problem> {
     let job = find_board(&api, &name)?;
-    let format = Params::read(&uri, &["format"])?.format()?;
+    let format = Params::parse(&uri, &["format"])?.parse_format()?;
     let ranks_request: RanksRequest =
-        body::object_up_to(&api, request, body::LISTS_BYTES_MAX, EXAMPLE).await?;
-    let section = requested_section(&api, job, &ranks_request)?;
+        body::parse_object_up_to(&api, request, body::LISTS_BYTES_MAX, BODY_EXAMPLE).await?;
+    let requested_board = parse_board(&api, job, &ranks_request)?;
     let keys = deduplicate(ranks_request.segments);
     let athletes = deduplicate(ranks_request.athletes);
     check_bounds(&keys, &athletes)?;
     let mut athletes = encode_members(job, &athletes)?;
     athletes.sort_unstable();
-    let members = matching_members(&api, ranks_request.club_id, ranks_request.following).await?;
+    let members =
+        find_matching_members(&api, ranks_request.club_id, ranks_request.following).await?;
     let mut rows = Vec::new();
     let mut boards = Vec::with_capacity(keys.len());
     let mut position: Option<ReadPosition> = None;
-    for chunk in keys.chunks(KEYS_READ) {
-        let question = BoardQuestion {
+    for chunk in keys.chunks(KEYS_PER_READ) {
+        let read_request = BoardReadRequest {
             keys: chunk.to_vec(),
-            section: section.clone(),
+            board: requested_board.clone(),
             members: members.clone(),
-            want: BoardSelection::MembersWithIndexes(athletes.clone()),
+            selection: BoardSelection::MembersWithIndexes(athletes.clone()),
             explains: false,
         };
-        let reading = read_boards(&api, job, question).await?;
+        let reading = read_boards(&api, job, read_request).await?;
         position = Some(match position {
             None => reading.read_position.clone(),
             Some(position) => position.min_with(&reading.read_position),
         });
         for (key, board) in chunk.iter().zip(&reading.boards) {
-            let entries = entries(job, board, None)?;
+            let entries = build_entries(job, board, None)?;
             let entries = entries.iter();
-            rows.extend(entries.map(|entry| row(job, *key, board.sum.count, entry)));
+            rows.extend(entries.map(|entry| build_row(job, *key, board.sum.count, entry)));
             // Only the provenance is still needed.
             boards.push(BoardReading {
                 layers: board.layers,
@@ -121,7 +124,7 @@ pub(crate) async fn rank_athletes(
         }
     }
     let position = position.unwrap_or_else(|| ReadPosition::empty(job.source(), 0));
-    let provenance = provenance_of_readings(&boards, position);
+    let provenance = merge_provenance(&boards, position);
     let ranks = BoardRanks { rows, provenance };
     Ok(format.respond(ranks, |ranks| {
         let names = [vec![key_name(job)], field_names(job), vec!["total"]].concat();
@@ -135,7 +138,7 @@ fn key_name(job: &Job<Board>) -> &str {
     column.map_or("key", |column| &column.name)
 }
 
-fn row(job: &Job<Board>, key: i64, total: u64, entry: &Entry) -> Map<String, Value> {
+fn build_row(job: &Job<Board>, key: i64, total: u64, entry: &Entry) -> Map<String, Value> {
     let mut row = Map::new();
     row.insert(key_name(job).to_owned(), key.into());
     row.insert("total".to_owned(), total.into());
@@ -143,14 +146,14 @@ fn row(job: &Job<Board>, key: i64, total: u64, entry: &Entry) -> Map<String, Val
     row
 }
 
-fn requested_section(
+fn parse_board(
     api: &Api,
     job: &Job<Board>,
     request: &RanksRequest,
-) -> Result<Section, Problem> {
+) -> Result<RequestedBoard, Problem> {
     let has_selection =
         request.board.is_some() || request.window.is_some() || request.date.is_some();
-    if has_selection && !has_sections(job) {
+    if has_selection && !has_divisions(job) {
         return Err(invalid_body(format!(
             "{} have a single board each: leave out board, window and date",
             job.board()
@@ -161,20 +164,20 @@ fn requested_section(
     let window = parse_window(request.window.as_deref().unwrap_or("all")).map_err(invalid_body)?;
     let date = match &request.date {
         None => today(api),
-        Some(text) => parse_date("date", text).map_err(Problem::in_body)?,
+        Some(text) => parse_date("date", text).map_err(Problem::into_body_problem)?,
     };
-    Ok(section(job, division, window, date))
+    Ok(resolve_board(job, division, window, date))
 }
 
 /// Removes repeated ids, and preserves the order.
 fn deduplicate(ids: Vec<i64>) -> Vec<i64> {
-    let mut known = HashSet::with_capacity(ids.len());
-    ids.into_iter().filter(|id| known.insert(*id)).collect()
+    let mut distinct = HashSet::with_capacity(ids.len());
+    ids.into_iter().filter(|id| distinct.insert(*id)).collect()
 }
 
 fn check_bounds(keys: &[i64], athletes: &[i64]) -> Result<(), Problem> {
     for (name, ids, max) in [
-        ("segments", keys, KEYS_MAX),
+        ("segments", keys, SEGMENTS_MAX),
         ("athletes", athletes, ATHLETES_MAX),
     ] {
         if ids.is_empty() || ids.len() > max {
@@ -195,10 +198,6 @@ fn check_bounds(keys: &[i64], athletes: &[i64]) -> Result<(), Problem> {
     Ok(())
 }
 
-fn invalid_body(why: String) -> Problem {
-    ProblemKind::BadBody.with_detail(why)
+fn invalid_body(detail: String) -> Problem {
+    ProblemKind::BadBody.with_detail(detail)
 }
-
-#[cfg(test)]
-#[path = "ranks_tests.rs"]
-mod tests;

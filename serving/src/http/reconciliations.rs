@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::params::{PageQuery, Params, parse_stored_number};
 use super::problem::{Problem, ProblemKind, ProblemShape};
-use super::runs::provenance_of_runs;
+use super::runs::build_runs_provenance;
 use super::{Api, Caller, csv, cursor};
 use crate::answer::{ProvenanceShape, format_ms};
 
@@ -30,7 +30,7 @@ const REASON_CHARS_MAX: usize = 500;
 /// The actor of an approval until a key exists.
 const LOCAL_ACTOR: &str = "this machine";
 /// Number of runs per read of a source.
-const STEP: usize = 200;
+const RUNS_PER_READ: usize = 200;
 
 /// A comparison. A batch run compares live counts with its own results for the same events. The
 /// Reconciler compares served values with expected ones.
@@ -74,7 +74,8 @@ pub(crate) struct ReconciliationResponse {
 
 /// A page of reconciliations.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Reconciliations {
+#[schema(as = Reconciliations)]
+pub(crate) struct ReconciliationsPage {
     /// Newest first.
     pub(crate) reconciliations: Vec<ReconciliationResponse>,
     /// The cursor of the next page; null on the last page.
@@ -84,8 +85,9 @@ pub(crate) struct Reconciliations {
     pub(crate) provenance: Provenance,
 }
 
-/// The kinds of comparisons: by a batch run, and by the Reconciler.
-const KINDS: [&str; 2] = ["batch-run", "restorate"];
+/// Kinds of comparisons: by a batch run, and by the Reconciler.
+const BATCH_RUN: &str = "batch-run";
+const RECONCILER: &str = "restorate";
 
 /// Fields of a comparison's record that the response has at its top level.
 const TOP_LEVEL_FIELDS: [&str; 4] = ["worst", "source", "epoch", "total"];
@@ -134,7 +136,7 @@ impl ReconciliationResponse {
         }
         let has_succeeded = text("error").is_none();
         Self {
-            kind: KINDS[1].to_owned(),
+            kind: RECONCILER.to_owned(),
             source,
             epoch: number("epoch").unwrap_or_default(),
             at: format_ms(reconciliation.at_ms),
@@ -163,10 +165,10 @@ impl ReconciliationResponse {
         };
         let text = |name: &str| field(name).and_then(Value::as_str).map(str::to_owned);
         Self {
-            kind: KINDS[0].to_owned(),
+            kind: BATCH_RUN.to_owned(),
             source,
             epoch: details.run.epoch,
-            at: format_ms(ended_ms(details)),
+            at: format_ms(newest_time_ms(details)),
             total: field("total").and_then(Value::as_u64),
             keys: field("keys").and_then(Value::as_u64).unwrap_or_default(),
             is_lower_bound: field("is_lower_bound") == Some(&Value::Bool(true)),
@@ -183,17 +185,17 @@ impl ReconciliationResponse {
 struct ListedComparison {
     /// The list that it belongs to, and its number there, for the cursor.
     cursor: (String, u64),
-    /// Its time. If a clock was set back, no later than that of its successor.
+    /// Its time, or that of the next newer comparison in its list if a clock was set back.
     at_ms: i64,
     response: ReconciliationResponse,
 }
 
-/// Returns the name of a source's list of comparisons in a cursor.
-fn comparisons_stream(source: Source) -> String {
+/// Returns the name of a source's list of comparisons by the Reconciler in a cursor.
+fn reconciler_list_name(source: Source) -> String {
     format!("{source} restorate")
 }
 
-fn ended_ms(details: &RunDetails) -> i64 {
+fn newest_time_ms(details: &RunDetails) -> i64 {
     details.ended_at_ms.unwrap_or(details.started_at_ms)
 }
 
@@ -209,25 +211,26 @@ fn ended_ms(details: &RunDetails) -> i64 {
         PageQuery
     ),
     responses(
-        (status = 200, description = "A page of reconciliations", body = Reconciliations)
+        (status = 200, description = "A page of reconciliations", body = ReconciliationsPage)
     )
 )]
 pub(crate) async fn list_reconciliations(
     State(api): State<Arc<Api>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let (params, query) = PageQuery::read(&uri, &["source", "kind"])?;
-    let only = params.source()?;
-    let kind = params.choice("kind", &KINDS.map(|kind| (kind, kind)))?;
+    let (params, query) = PageQuery::parse(&uri, &["source", "kind"])?;
+    let selected_source = params.parse_source()?;
+    let kind = params.parse_choice("kind", &[BATCH_RUN, RECONCILER].map(|kind| (kind, kind)))?;
     let is_requested = |name: &str| kind.is_none_or(|kind| kind == name);
-    let fingerprint = cursor::fingerprint(&format!("reconciliations {only:?} {kind:?}"));
-    let before = query
+    let fingerprint =
+        cursor::compute_fingerprint(&format!("reconciliations {selected_source:?} {kind:?}"));
+    let before_numbers = query
         .decode_start(fingerprint, cursor::decode_runs)?
         .unwrap_or_default();
     let limit = query.limit;
     let sources: Vec<Source> = Source::LOGGED
         .into_iter()
-        .filter(|source| only.is_none_or(|only| only == *source))
+        .filter(|source| selected_source.is_none_or(|selected| selected == *source))
         .collect();
     let snapshots =
         try_join_all(sources.iter().map(|source| api.ports.views.runs(*source))).await?;
@@ -235,38 +238,44 @@ pub(crate) async fn list_reconciliations(
         .iter()
         .copied()
         .zip(snapshots.iter().map(|snapshot| &snapshot.runs));
-    let provenance = provenance_of_runs(runs);
-    let kinds = KINDS.map(is_requested);
-    let found = sources.into_iter();
-    let found = found.map(|source| source_reconciliations(&api, source, kinds, &before, limit + 1));
-    let mut found: Vec<_> = try_join_all(found).await?.into_iter().flatten().collect();
+    let provenance = build_runs_provenance(runs);
+    let kinds = [BATCH_RUN, RECONCILER].map(is_requested);
+    let reads = sources.into_iter();
+    let reads = reads
+        .map(|source| list_source_reconciliations(&api, source, kinds, &before_numbers, limit + 1));
+    let mut comparisons: Vec<_> = try_join_all(reads).await?.into_iter().flatten().collect();
     // The sort is stable, so each list keeps the order of its numbers.
-    found.sort_by_key(|comparison| (Reverse(comparison.at_ms), comparison.response.source.name()));
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let next = has_more.then(|| {
-        let mut epochs: BTreeMap<String, u64> = before;
-        epochs.extend(found.iter().map(|comparison| comparison.cursor.clone()));
+    comparisons
+        .sort_by_key(|comparison| (Reverse(comparison.at_ms), comparison.response.source.name()));
+    let has_more = comparisons.len() > limit;
+    comparisons.truncate(limit);
+    let next_cursor = has_more.then(|| {
+        let mut epochs: BTreeMap<String, u64> = before_numbers;
+        epochs.extend(
+            comparisons
+                .iter()
+                .map(|comparison| comparison.cursor.clone()),
+        );
         cursor::encode(fingerprint, &epochs)
     });
     let approvals = approvals::list(&*api.ports.records).await?;
-    let reconciliations = found.into_iter().map(|comparison| {
+    let reconciliations = comparisons.into_iter().map(|comparison| {
         let id = (comparison.response.source, comparison.cursor.1);
         let mut approvals = approvals.iter();
         let approval = approvals.find(|approval| (approval.source, approval.number) == id);
-        let approval = approval.filter(|_| comparison.response.kind == KINDS[1]);
+        let approval = approval.filter(|_| comparison.response.kind == RECONCILER);
         ReconciliationResponse {
             approval: approval.cloned().map(ApprovalResponse::from),
             ..comparison.response
         }
     });
-    let page = Reconciliations {
+    let page = ReconciliationsPage {
         reconciliations: reconciliations.collect(),
-        cursor: next.clone(),
+        cursor: next_cursor.clone(),
         provenance,
     };
-    let as_csv = |page: Reconciliations| as_csv(&page.reconciliations, &page.provenance);
-    Ok(query.respond(&uri, next.as_deref(), page, as_csv))
+    let write_csv = |page: ReconciliationsPage| write_csv(&page.reconciliations, &page.provenance);
+    Ok(query.respond(&uri, next_cursor.as_deref(), page, write_csv))
 }
 
 /// Approves the repair of the differences that a scheduled comparison found. The next run of the
@@ -292,10 +301,10 @@ pub(crate) async fn approve_reconciliation(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Json<ApprovalResponse>, Problem> {
-    let params = Params::read(&uri, &["source", "number", "reason"])?;
+    let params = Params::parse(&uri, &["source", "number", "reason"])?;
     let missing = |name: &str| Problem::parameter(format!("{name} is required"));
-    let source = params.source()?.ok_or_else(|| missing("source"))?;
-    let number = params.parsed("number", |_, text| {
+    let source = params.parse_source()?.ok_or_else(|| missing("source"))?;
+    let number = params.parse_with("number", |_, text| {
         parse_stored_number(text).ok_or_else(|| {
             Problem::parameter(format!("number={text:?} is not the number of a comparison"))
         })
@@ -309,9 +318,9 @@ pub(crate) async fn approve_reconciliation(
     let by = caller.actor().unwrap_or_else(|| LOCAL_ACTOR.to_owned());
     let records = &*api.ports.records;
     let now_ms = api.ports.clock.now_ms();
-    let approved = approvals::approve(records, source, number, &by, reason, now_ms);
+    let outcome = approvals::approve(records, source, number, &by, reason, now_ms);
     // No time limit: a slow write must not be aborted.
-    match approved.await? {
+    match outcome.await? {
         Ok(approval) => Ok(Json(approval.into())),
         Err(NotApproved::UnknownComparison) => {
             let detail = format!(
@@ -319,60 +328,63 @@ pub(crate) async fn approve_reconciliation(
             );
             Err(ProblemKind::UnknownComparison.with_detail(detail))
         }
-        Err(NotApproved::NotApprovable(why)) => {
-            let detail = format!("comparison {number} cannot be approved: {why}");
+        Err(NotApproved::NotApprovable(reason)) => {
+            let detail = format!("comparison {number} cannot be approved: {reason}");
             Err(ProblemKind::NothingToApprove.with_detail(detail))
         }
     }
 }
 
 /// Reads the newest comparisons of a source before a cursor, of the selected kinds.
-async fn source_reconciliations(
+async fn list_source_reconciliations(
     api: &Api,
     source: Source,
-    [runs, restorate]: [bool; 2],
-    before: &BTreeMap<String, u64>,
+    [includes_runs, includes_reconciler]: [bool; 2],
+    before_numbers: &BTreeMap<String, u64>,
     limit: usize,
 ) -> Result<Vec<ListedComparison>, Problem> {
-    let mut found = Vec::new();
-    if runs {
-        found.extend(list_compared_runs(api, source, before.get(source.name()), limit).await?);
+    let mut comparisons = Vec::new();
+    if includes_runs {
+        comparisons.extend(
+            list_compared_runs(api, source, before_numbers.get(source.name()), limit).await?,
+        );
     }
-    if restorate {
-        let before = before.get(&comparisons_stream(source));
-        found.extend(list_comparisons(api, source, before, limit).await?);
+    if includes_reconciler {
+        let before_number = before_numbers.get(&reconciler_list_name(source));
+        comparisons.extend(list_comparisons(api, source, before_number, limit).await?);
     }
-    Ok(found)
+    Ok(comparisons)
 }
 
 /// Reads a source's newest complete runs with a drift report, before a given run.
 async fn list_compared_runs(
     api: &Api,
     source: Source,
-    before: Option<&u64>,
+    before_epoch: Option<&u64>,
     limit: usize,
 ) -> Result<Vec<ListedComparison>, Problem> {
-    let (mut before, mut found) = (before.copied(), Vec::<ListedComparison>::new());
-    let step = limit.max(STEP);
+    let (mut before_epoch, mut comparisons) =
+        (before_epoch.copied(), Vec::<ListedComparison>::new());
+    let limit_per_read = limit.max(RUNS_PER_READ);
     loop {
         let run_details = api
             .ports
             .views
-            .list_run_details(source, before, step)
+            .list_run_details(source, before_epoch, limit_per_read)
             .await?;
-        let is_last = run_details.len() < step;
-        before = run_details.last().map(|details| details.run.epoch);
-        for details in run_details.into_iter().filter(has_compared) {
-            let later_ms = found.last().map_or(i64::MAX, |later| later.at_ms);
-            found.push(ListedComparison {
-                at_ms: ended_ms(&details).min(later_ms),
+        let is_last = run_details.len() < limit_per_read;
+        before_epoch = run_details.last().map(|details| details.run.epoch);
+        for details in run_details.into_iter().filter(has_drift_report) {
+            let later_ms = comparisons.last().map_or(i64::MAX, |later| later.at_ms);
+            comparisons.push(ListedComparison {
+                at_ms: newest_time_ms(&details).min(later_ms),
                 cursor: (source.name().to_owned(), details.run.epoch),
                 response: ReconciliationResponse::from_run(source, &details),
             });
         }
-        if is_last || found.len() >= limit {
-            found.truncate(limit);
-            return Ok(found);
+        if is_last || comparisons.len() >= limit {
+            comparisons.truncate(limit);
+            return Ok(comparisons);
         }
     }
 }
@@ -381,32 +393,33 @@ async fn list_compared_runs(
 async fn list_comparisons(
     api: &Api,
     source: Source,
-    before: Option<&u64>,
+    before_number: Option<&u64>,
     limit: usize,
 ) -> Result<Vec<ListedComparison>, Problem> {
-    let all = reconciliations::list(&*api.ports.records, source, before.copied(), limit).await?;
+    let reconciliations =
+        reconciliations::list(&*api.ports.records, source, before_number.copied(), limit).await?;
     let mut later_ms = i64::MAX;
-    let compared = all.into_iter().map(|comparison| {
+    let comparisons = reconciliations.into_iter().map(|comparison| {
         later_ms = later_ms.min(comparison.at_ms);
         ListedComparison {
-            cursor: (comparisons_stream(source), comparison.number),
+            cursor: (reconciler_list_name(source), comparison.number),
             at_ms: later_ms,
             response: ReconciliationResponse::from_comparison(source, &comparison),
         }
     });
-    Ok(compared.collect())
+    Ok(comparisons.collect())
 }
 
-fn has_compared(details: &RunDetails) -> bool {
+fn has_drift_report(details: &RunDetails) -> bool {
     let drift = details.report.get("drift");
     let field = |name| drift.and_then(|drift| drift.get(name));
     let has_field = |name| field(name).is_some_and(|value| !value.is_null());
     details.run.state == RunState::Complete && (has_field("total") || has_field("unknown"))
 }
 
-fn as_csv(found: &[ReconciliationResponse], provenance: &Provenance) -> Response {
+fn write_csv(comparisons: &[ReconciliationResponse], provenance: &Provenance) -> Response {
     let header = "kind,source,epoch,at,total,keys,is_lower_bound,unknown,number,view,expected,outcome,schedule,by";
-    let rows = found.iter().map(|comparison| {
+    let rows = comparisons.iter().map(|comparison| {
         let mut row = serde_json::to_value(comparison).unwrap_or_default();
         for name in ["number", "view", "expected", "outcome", "schedule", "by"] {
             row[name] = comparison.comparison[name].clone();

@@ -16,10 +16,11 @@ use super::access::X_API_KEY;
 use super::access::table::{RequiredScope, RouteScopes};
 use super::problem::Problems;
 
+/// Names of the security schemes.
 const BEARER: &str = "bearer";
 const HEADER: &str = "header";
 /// Operations below this path that take a key share the problems of [`Problems`].
-const API: &str = "/api/";
+const API_PREFIX: &str = "/api/";
 
 /// Describes how clients send keys.
 pub(crate) fn add_security_schemes(openapi: &mut OpenApi) {
@@ -35,20 +36,20 @@ pub(crate) fn add_security_schemes(openapi: &mut OpenApi) {
 }
 
 /// Registers and describes the required scope of some routes.
-pub(crate) fn with_scope(
+pub(crate) fn register_scope(
     scopes: &mut RouteScopes,
     scope: RequiredScope,
     mut routes: UtoipaMethodRouter<Arc<Api>>,
 ) -> UtoipaMethodRouter<Arc<Api>> {
     for (path, item) in &mut routes.1.paths {
-        for (method, operation) in operations(item) {
+        for (method, operation) in list_operations(item) {
             scopes.add(path, method, scope);
-            if scope.takes_key() {
+            if scope.requires_key() {
                 let schemes = [BEARER, HEADER];
                 let schemes = schemes.map(|name| SecurityRequirement::new(name, [] as [&str; 0]));
                 operation.security = Some(schemes.into());
             }
-            if scope.takes_key() && path.starts_with(API) {
+            if scope.requires_key() && path.starts_with(API_PREFIX) {
                 let responses = &mut operation.responses.responses;
                 for (status, problem) in Problems::responses() {
                     responses.entry(status).or_insert(problem);
@@ -59,14 +60,15 @@ pub(crate) fn with_scope(
     routes
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
-    let all = [
+fn list_operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let operations = [
         (Method::GET, item.get.as_mut()),
         (Method::PUT, item.put.as_mut()),
         (Method::POST, item.post.as_mut()),
         (Method::PATCH, item.patch.as_mut()),
         (Method::DELETE, item.delete.as_mut()),
     ];
-    all.into_iter()
+    operations
+        .into_iter()
         .filter_map(|(method, operation)| Some((method, operation?)))
 }

@@ -83,14 +83,14 @@ pub(crate) struct RunReportResponse {
     provenance: Provenance,
 }
 
-/// Returns the provenance of batch results: each source's newest complete run. Of several sources
-/// the lowest epoch counts.
-pub(super) fn provenance_of_runs<'a>(
+/// Builds the provenance of batch results from each source's newest complete run. With several
+/// sources, `epoch` is the lowest.
+pub(super) fn build_runs_provenance<'a>(
     sources: impl IntoIterator<Item = (Source, &'a Runs)>,
 ) -> Provenance {
     let (mut epoch, mut as_of_ms, mut position) = (None, None, BTreeMap::new());
     for (source, runs) in sources {
-        let newest = runs.newest();
+        let newest = runs.newest_complete();
         let watermark = Watermark::from_run(runs, newest);
         as_of_ms = as_of_ms.max(watermark.as_of_ms);
         epoch = Some(epoch.map_or(newest, |epoch: Epoch| epoch.min(newest)));
@@ -135,7 +135,7 @@ impl RunResponse {
 }
 
 /// Returns the total difference between live counts and the run. Returns `None` if unknown.
-pub(super) fn drift_total(details: &RunDetails) -> Option<u64> {
+pub(super) fn read_drift_total(details: &RunDetails) -> Option<u64> {
     details.report.get("drift")?.get("total")?.as_u64()
 }
 
@@ -159,32 +159,32 @@ fn total_seconds(by_stage: &Value) -> Option<f64> {
     )
 )]
 pub(crate) async fn list_runs(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let (params, query) = PageQuery::read(&uri, &["source"])?;
-    let source = params.source()?.unwrap_or(Source::Plays);
-    let fingerprint = cursor::fingerprint(&format!("runs {source}"));
-    let (before, limit) = (
+    let (params, query) = PageQuery::parse(&uri, &["source"])?;
+    let source = params.parse_source()?.unwrap_or(Source::Plays);
+    let fingerprint = cursor::compute_fingerprint(&format!("runs {source}"));
+    let (before_epoch, limit) = (
         query.decode_start(fingerprint, cursor::decode_run)?,
         query.limit,
     );
     let mut run_details = api
         .ports
         .views
-        .list_run_details(source, before, limit + 1)
+        .list_run_details(source, before_epoch, limit + 1)
         .await?;
-    let after = |last: &RunDetails| cursor::encode(fingerprint, &last.run.epoch);
-    let next = cursor::truncate_page(&mut run_details, limit, after);
+    let encode_cursor = |last: &RunDetails| cursor::encode(fingerprint, &last.run.epoch);
+    let next_cursor = cursor::truncate_page(&mut run_details, limit, encode_cursor);
     let all_runs = api.ports.views.runs(source).await?.runs;
-    let provenance = provenance_of_runs([(source, &all_runs)]);
+    let provenance = build_runs_provenance([(source, &all_runs)]);
     let runs = run_details
         .iter()
-        .map(|details| RunResponse::new(source, details, all_runs.newest()));
+        .map(|details| RunResponse::new(source, details, all_runs.newest_complete()));
     let page = RunsPage {
         runs: runs.collect(),
-        cursor: next.clone(),
+        cursor: next_cursor.clone(),
         provenance,
     };
-    let as_csv = |page: RunsPage| as_csv(&page.runs, &page.provenance);
-    Ok(query.respond(&uri, next.as_deref(), page, as_csv))
+    let write_csv = |page: RunsPage| write_csv(&page.runs, &page.provenance);
+    Ok(query.respond(&uri, next_cursor.as_deref(), page, write_csv))
 }
 
 /// One batch run, with its complete report.
@@ -207,29 +207,29 @@ pub(crate) async fn show_run(
     Path(epoch): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["source", "format"])?;
-    let source = params.source()?.unwrap_or(Source::Plays);
-    let format = params.format()?;
-    let unknown = || {
+    let params = Params::parse(&uri, &["source", "format"])?;
+    let source = params.parse_source()?.unwrap_or(Source::Plays);
+    let format = params.parse_format()?;
+    let unknown_run = || {
         let detail =
             format!("source {source} has no run {epoch:?}: list them at /api/v1/batch/runs");
         ProblemKind::UnknownRun.with_detail(detail)
     };
-    let number = parse_stored_number(&epoch).ok_or_else(unknown)?;
-    let details = api.ports.views.run_details(source, number).await?;
-    let details = details.ok_or_else(unknown)?;
+    let epoch_number = parse_stored_number(&epoch).ok_or_else(unknown_run)?;
+    let details = api.ports.views.run_details(source, epoch_number).await?;
+    let details = details.ok_or_else(unknown_run)?;
     let all_runs = api.ports.views.runs(source).await?.runs;
-    let provenance = provenance_of_runs([(source, &all_runs)]);
-    let mut run = RunResponse::new(source, &details, all_runs.newest());
+    let provenance = build_runs_provenance([(source, &all_runs)]);
+    let mut run = RunResponse::new(source, &details, all_runs.newest_complete());
     run.report = Some(details.report);
     Ok(
         format.respond(RunReportResponse { run, provenance }, |response| {
-            as_csv(&[response.run], &response.provenance)
+            write_csv(&[response.run], &response.provenance)
         }),
     )
 }
 
-fn as_csv(runs: &[RunResponse], provenance: &Provenance) -> Response {
+fn write_csv(runs: &[RunResponse], provenance: &Provenance) -> Response {
     let header = "source,epoch,state,started_at,ended_at,rows_read,rows_written,rows_skipped,seconds,drift,cuts,reason,to_do";
     let rows = runs.iter().map(|run| RunResponse {
         drift: run.drift["total"].clone(),

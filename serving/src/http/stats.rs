@@ -5,16 +5,16 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use schemas::time::{Interval, PeriodQuery, Range, ResolvedPeriod, points, resolve};
+use schemas::time::{Interval, PeriodQuery, ResolvedPeriod, TimeRange, compute_points, resolve};
 
 use super::params::{LIMIT_DEFAULT, LIMIT_MAX, PageQuery, Params, Path};
 use super::problem::{Problem, ProblemKind, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::answer::{self, AnswerSpec, Breakdown, Series, Total, Uniques, UniquesSeries};
 use crate::metric::{Metric, parameter_name};
-use crate::question::{OpenSeries, Prefer, Question, Segments, Time};
 use crate::read::{Reading, read};
 use crate::request_coalescer::seeded_hash;
+use crate::stats_query::{OpenSeries, Prefer, RequestedTime, StatsQuery, TimeSegments};
 
 /// Parameters that select the period.
 const PERIOD_PARAMS: [&str; 5] = ["period", "from", "to", "tz", "date"];
@@ -27,7 +27,7 @@ const PERIOD_PARAMS: [&str; 5] = ["period", "from", "to", "tz", "date"];
     dead_code,
     reason = "only describes parameters, of which a metric may have others"
 )]
-pub(super) struct Filters {
+pub(super) struct FilterParams {
     /// Only this owner. One of owner_id, track_id and kind is required
     owner_id: Option<i64>,
     /// Only this track. One of owner_id, track_id and kind is required
@@ -51,7 +51,7 @@ pub(super) struct Filters {
     dead_code,
     reason = "only describes parameters, which are read together"
 )]
-pub(super) struct Times {
+pub(super) struct PeriodParams {
     /// today, 7d, 30d, month, year, all or custom; default all
     period: Option<String>,
     /// Start, inclusive: a date, or an instant on a quarter of an hour
@@ -74,8 +74,8 @@ pub(super) struct Times {
     tag = "stats",
     params(
         ("metric" = String, Path, description = "plays"),
-        Filters,
-        Times,
+        FilterParams,
+        PeriodParams,
         ("prefer" = Option<String>, Query, description = "batch: batch rows where they exist, else live counts; realtime: live counts, also where a batch run has covered them; merged (default): batch rows and newer live counts"),
         ("format" = Option<String>, Query, description = "json or csv")
     ),
@@ -90,10 +90,10 @@ pub(crate) async fn show_total(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let request = StatsRequest::read(&api, &metric, &uri, &["compare", "prefer", "format"])?;
-    let (format, spec) = (request.params.format()?, request.answer_spec()?);
+    let request = StatsRequest::parse(&api, &metric, &uri, &["compare", "prefer", "format"])?;
+    let (format, spec) = (request.params.parse_format()?, request.build_answer_spec()?);
     let reading = request.read_whole(&api, Aggregate::Sum).await?;
-    let total = answer::total(reading, &spec)?;
+    let total = answer::build_total(reading, &spec)?;
     Ok(format.respond(total, |total| csv::write_total(&total)))
 }
 
@@ -107,8 +107,8 @@ pub(crate) async fn show_total(
     params(
         ("metric" = String, Path, description = "plays"),
         ("interval" = Option<String>, Query, description = "hour, day, week or month; default day"),
-        Filters,
-        Times,
+        FilterParams,
+        PeriodParams,
         ("prefer" = Option<String>, Query, description = "batch, realtime or merged, for each point; default merged"),
         ("format" = Option<String>, Query, description = "json or csv")
     ),
@@ -123,16 +123,16 @@ pub(crate) async fn show_series(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let request = StatsRequest::read(
+    let request = StatsRequest::parse(
         &api,
         &metric,
         &uri,
         &["compare", "interval", "prefer", "format"],
     )?;
-    let (format, spec) = (request.params.format()?, request.answer_spec()?);
-    let (time, previous) = request.points()?;
+    let (format, spec) = (request.params.parse_format()?, request.build_answer_spec()?);
+    let (time, previous_count) = request.split_into_points()?;
     let reading = request.read_ranges(&api, Aggregate::Sum, time).await?;
-    let series = answer::series(reading, &spec, previous)?;
+    let series = answer::build_series(reading, &spec, previous_count)?;
     Ok(format.respond(series, |series| {
         let previous = series.previous.as_deref();
         csv::write_points(
@@ -153,8 +153,8 @@ pub(crate) async fn show_series(
     params(
         ("metric" = String, Path, description = "plays"),
         ("by" = String, Query, description = "track, listener, country, referrer, app, owner or kind"),
-        Filters,
-        Times,
+        FilterParams,
+        PeriodParams,
         ("prefer" = Option<String>, Query, description = "batch, realtime or merged, for each row; default merged"),
         PageQuery
     ),
@@ -169,33 +169,35 @@ pub(crate) async fn show_breakdown(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let others = ["compare", "by", "prefer", "limit", "cursor", "format"];
-    let request = StatsRequest::read(&api, &metric, &uri, &others)?;
+    let other_params = ["compare", "by", "prefer", "limit", "cursor", "format"];
+    let request = StatsRequest::parse(&api, &metric, &uri, &other_params)?;
     let query = PageQuery::from_params(&request.params, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let (by, spec) = (request.by()?, request.answer_spec()?);
-    let fingerprint = cursor::fingerprint(&format!(
+    let (by, spec) = (request.parse_by()?, request.build_answer_spec()?);
+    let fingerprint = cursor::compute_fingerprint(&format!(
         "breakdown {} {} {:?}",
         request.metric.name,
-        request.params.question(),
+        request.params.canonical_query(),
         request.resolved.range
     ));
-    let after = query.decode_start(fingerprint, cursor::decode_breakdown_row)?;
+    let after_row = query.decode_start(fingerprint, cursor::decode_breakdown_row)?;
     let reading = request
         .read_whole(&api, Aggregate::SumBy(by.to_owned()))
         .await?;
-    let page = answer::breakdown(reading, &spec, after.as_ref(), query.limit)?;
+    let page = answer::build_breakdown(reading, &spec, after_row.as_ref(), query.limit)?;
     let last = page.last.as_ref();
-    let next = last.map(|row| cursor::encode_breakdown_row(fingerprint, row));
+    let next_cursor = last.map(|row| cursor::encode_breakdown_row(fingerprint, row));
     let breakdown = Breakdown {
         rows: page.rows,
         total: page.total,
-        cursor: next.clone(),
+        cursor: next_cursor.clone(),
         range: spec.answer_range(),
         provenance: page.provenance,
     };
-    Ok(query.respond(&uri, next.as_deref(), breakdown, |page| {
-        csv::write_rows(&page.rows, &page.provenance, spec.compared)
-    }))
+    Ok(
+        query.respond(&uri, next_cursor.as_deref(), breakdown, |page| {
+            csv::write_rows(&page.rows, &page.provenance, spec.is_compared)
+        }),
+    )
 }
 
 /// The estimated number of unique listeners, with its relative error. A listener of several days
@@ -207,8 +209,8 @@ pub(crate) async fn show_breakdown(
     params(
         ("metric" = String, Path, description = "plays"),
         ("of" = Option<String>, Query, description = "listener"),
-        Filters,
-        Times,
+        FilterParams,
+        PeriodParams,
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
@@ -222,12 +224,15 @@ pub(crate) async fn show_uniques(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let request = StatsRequest::read(&api, &metric, &uri, &["compare", "of", "format"])?;
-    let (format, (name, column)) = (request.params.format()?, request.distinct_column()?);
+    let request = StatsRequest::parse(&api, &metric, &uri, &["compare", "of", "format"])?;
+    let (format, (name, column)) = (
+        request.params.parse_format()?,
+        request.find_distinct_column()?,
+    );
     let reading = request
         .read_whole(&api, Aggregate::Distinct(column))
         .await?;
-    let uniques = answer::uniques(reading, &request.answer_spec()?, &name);
+    let uniques = answer::build_uniques(reading, &request.build_answer_spec()?, &name);
     Ok(format.respond(uniques, |uniques| csv::write_unique_count(&uniques)))
 }
 
@@ -241,8 +246,8 @@ pub(crate) async fn show_uniques(
         ("metric" = String, Path, description = "plays"),
         ("of" = Option<String>, Query, description = "listener"),
         ("interval" = Option<String>, Query, description = "hour, day, week or month; default day"),
-        Filters,
-        Times,
+        FilterParams,
+        PeriodParams,
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
@@ -256,19 +261,19 @@ pub(crate) async fn show_unique_series(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let request = StatsRequest::read(
+    let request = StatsRequest::parse(
         &api,
         &metric,
         &uri,
         &["compare", "of", "interval", "format"],
     )?;
-    let (format, spec) = (request.params.format()?, request.answer_spec()?);
-    let (name, column) = request.distinct_column()?;
-    let (time, previous) = request.points()?;
+    let (format, spec) = (request.params.parse_format()?, request.build_answer_spec()?);
+    let (name, column) = request.find_distinct_column()?;
+    let (time, previous_count) = request.split_into_points()?;
     let reading = request
         .read_ranges(&api, Aggregate::Distinct(column), time)
         .await?;
-    let series = answer::uniques_series(reading, &spec, &name, previous);
+    let series = answer::build_uniques_series(reading, &spec, &name, previous_count);
     Ok(format.respond(series, |series| {
         let (header, previous) = ("at,count,relative_error,source", series.previous.as_deref());
         csv::write_points(header, &series.points, previous, &series.provenance)
@@ -276,10 +281,10 @@ pub(crate) async fn show_unique_series(
 }
 
 fn unknown_metric(api: &Api, name: &str) -> Problem {
-    let known: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
-    let known = known.join(", ");
+    let names: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
+    let names = names.join(", ");
     ProblemKind::UnknownMetric
-        .with_detail(format!("unknown metric {name:?}: the metrics are {known}"))
+        .with_detail(format!("unknown metric {name:?}: the metrics are {names}"))
 }
 
 /// The requested aggregate.
@@ -294,14 +299,14 @@ enum Aggregate {
     Explained,
 }
 
-/// Returns whether a read may return many values, each with a count or a sketch. Few such results
-/// fit in memory.
-fn has_many(question: &Question) -> bool {
-    let is_series = match &question.time {
-        Time::Segments(segments) => segments.len() > 2,
-        Time::Open(_) => true,
+/// Returns whether a read may return many values, each a count or a sketch. Memory has room for
+/// only few such results.
+fn returns_many_values(query: &StatsQuery) -> bool {
+    let is_series = match &query.time {
+        RequestedTime::Segments(segments) => segments.len() > 2,
+        RequestedTime::Open(_) => true,
     };
-    question.by.is_some() || question.explains || (question.distinct.is_some() && is_series)
+    query.by.is_some() || query.explains || (query.distinct.is_some() && is_series)
 }
 
 /// A parsed request for statistics.
@@ -312,19 +317,21 @@ pub(super) struct StatsRequest<'a> {
 }
 
 impl<'a> StatsRequest<'a> {
-    pub(super) fn read(
+    pub(super) fn parse(
         api: &'a Api,
         name: &str,
         uri: &Uri,
-        others: &[&str],
+        other_params: &[&str],
     ) -> Result<Self, Problem> {
         let metric = api
             .metrics
             .get(name)
             .ok_or_else(|| unknown_metric(api, name))?;
         let columns = metric.columns().keys().map(String::as_str);
-        let known = columns.chain(PERIOD_PARAMS).chain(others.iter().copied());
-        let params = Params::read(uri, &known.collect::<Vec<_>>())?;
+        let known = columns
+            .chain(PERIOD_PARAMS)
+            .chain(other_params.iter().copied());
+        let params = Params::parse(uri, &known.collect::<Vec<_>>())?;
         let query = PeriodQuery {
             period: params.get("period"),
             from: params.get("from"),
@@ -342,27 +349,27 @@ impl<'a> StatsRequest<'a> {
         })
     }
 
-    fn prefer(&self) -> Result<Prefer, Problem> {
+    fn parse_prefer(&self) -> Result<Prefer, Problem> {
         let choices = [
             ("batch", Prefer::Batch),
             ("realtime", Prefer::Realtime),
             ("merged", Prefer::Newest),
         ];
-        let prefer = self.params.choice("prefer", &choices)?;
+        let prefer = self.params.parse_choice("prefer", &choices)?;
         Ok(prefer.unwrap_or(Prefer::Newest))
     }
 
-    pub(super) fn answer_spec(&self) -> Result<AnswerSpec, Problem> {
+    pub(super) fn build_answer_spec(&self) -> Result<AnswerSpec, Problem> {
         Ok(AnswerSpec {
             range: self.resolved.range,
-            running: self.resolved.is_running,
-            compared: self.params.get("compare").is_some(),
-            prefer: self.prefer()?,
+            is_running: self.resolved.is_running,
+            is_compared: self.params.get("compare").is_some(),
+            prefer: self.parse_prefer()?,
         })
     }
 
     /// Returns the name and the column of the distinct values.
-    fn distinct_column(&self) -> Result<(String, String), Problem> {
+    fn find_distinct_column(&self) -> Result<(String, String), Problem> {
         let name = self.params.get("of");
         let column = self.metric.distinct_column(name).ok_or_else(|| {
             let names = self.metric.distinct_names().join(", ");
@@ -379,28 +386,29 @@ impl<'a> StatsRequest<'a> {
 
     /// Reads the rows that the total adds up.
     pub(super) async fn read_rows(&self, api: &Arc<Api>) -> Result<Reading, Problem> {
-        let segments = Segments::new(vec![self.resolved.range]);
-        self.read_ranges(api, Aggregate::Explained, Time::Segments(segments))
+        let segments = TimeSegments::new(vec![self.resolved.range]);
+        self.read_ranges(api, Aggregate::Explained, RequestedTime::Segments(segments))
             .await
     }
 
     /// Reads the whole period and, if requested, the whole previous one.
     async fn read_whole(&self, api: &Arc<Api>, aggregate: Aggregate) -> Result<Reading, Problem> {
-        let segments = Segments::new(self.ranges().collect());
-        self.read_ranges(api, aggregate, Time::Segments(segments))
+        let segments = TimeSegments::new(self.ranges().collect());
+        self.read_ranges(api, aggregate, RequestedTime::Segments(segments))
             .await
     }
 
     /// Returns the previous period, if requested, and the period.
-    fn ranges(&self) -> impl Iterator<Item = Range> {
+    fn ranges(&self) -> impl Iterator<Item = TimeRange> {
         self.resolved
             .previous
             .into_iter()
             .chain([self.resolved.range])
     }
 
-    /// Returns the points of a series, and the number of them that belong to the previous period.
-    fn points(&self) -> Result<(Time, Option<usize>), Problem> {
+    /// Splits the period into the points of a series. Also returns the number of points that belong
+    /// to the previous period.
+    fn split_into_points(&self) -> Result<(RequestedTime, Option<usize>), Problem> {
         let invalid = |error: schemas::time::SeriesError| Problem::parameter(error.to_string());
         let interval: Interval = match self.params.get("interval") {
             None => Interval::Day,
@@ -414,30 +422,33 @@ impl<'a> StatsRequest<'a> {
                 interval,
                 range,
             };
-            return Ok((Time::Open(open), None));
+            return Ok((RequestedTime::Open(open), None));
         }
-        let mut all = Vec::new();
-        let mut previous = None;
+        let mut ranges = Vec::new();
+        let mut previous_count = None;
         for (index, range) in self.ranges().enumerate() {
             let (Some(from), Some(to)) = (range.from, range.to) else {
                 continue;
             };
-            let points = points(zone, interval, from, to).map_err(invalid)?;
+            let points = compute_points(zone, interval, from, to).map_err(invalid)?;
             if self.resolved.previous.is_some() && index == 0 {
-                previous = Some(points.len());
+                previous_count = Some(points.len());
             }
-            all.extend_from_slice(Segments::from_points(&points).ranges());
+            ranges.extend_from_slice(TimeSegments::from_points(&points).ranges());
         }
-        Ok((Time::Segments(Segments::new(all)), previous))
+        Ok((
+            RequestedTime::Segments(TimeSegments::new(ranges)),
+            previous_count,
+        ))
     }
 
-    fn by(&self) -> Result<&str, Problem> {
+    fn parse_by(&self) -> Result<&str, Problem> {
         let names = || self.metric.grouping_names().join(", ");
         let by = self
             .params
             .get("by")
             .ok_or_else(|| Problem::parameter(format!("by is required: use one of {}", names())))?;
-        self.metric.by_column(by).ok_or_else(|| {
+        self.metric.grouping_column(by).ok_or_else(|| {
             Problem::parameter(format!("by={by:?} is invalid: use one of {}", names()))
         })
     }
@@ -446,7 +457,7 @@ impl<'a> StatsRequest<'a> {
         &self,
         api: &Arc<Api>,
         aggregate: Aggregate,
-        time: Time,
+        time: RequestedTime,
     ) -> Result<Reading, Problem> {
         let explains = matches!(aggregate, Aggregate::Explained);
         let (by, distinct) = match aggregate {
@@ -454,16 +465,16 @@ impl<'a> StatsRequest<'a> {
             Aggregate::SumBy(column) => (Some(column), None),
             Aggregate::Distinct(column) => (None, Some(column)),
         };
-        let question = Question {
-            filters: self.params.filters(self.metric)?,
+        let query = StatsQuery {
+            filters: self.params.parse_filters(self.metric)?,
             by,
             distinct,
             explains,
-            prefer: self.prefer()?,
+            prefer: self.parse_prefer()?,
             time,
         };
-        let has_many = has_many(&question);
-        let key = seeded_hash(&(&self.metric.name, format!("{question:?}")));
+        let is_large = returns_many_values(&query);
+        let key = seeded_hash(&(&self.metric.name, format!("{query:?}")));
         let (api, name) = (Arc::clone(api), self.metric.name.clone());
         let caller_api = Arc::clone(&api);
         let read = async move {
@@ -472,13 +483,13 @@ impl<'a> StatsRequest<'a> {
                 .get(&name)
                 .ok_or_else(|| unknown_metric(&api, &name))?;
             // Large reads have their own permits, so that small ones do not wait behind them.
-            let _large_permit = match has_many {
-                true => Some(api.large_stats_reads.acquire().await),
+            let _large_permit = match is_large {
+                true => Some(api.large_stats_read_permits.acquire().await),
                 false => None,
             };
-            let _permit = api.stats_reads.acquire().await;
+            let _permit = api.stats_read_permits.acquire().await;
             let retry_for = api.options.live_state_wait();
-            let reading = read(&api.ports, &api.read_caches, metric, &question, retry_for).await;
+            let reading = read(&api.ports, &api.read_caches, metric, &query, retry_for).await;
             Ok(Arc::new(api.stats_cache.or_stale(key, reading)?))
         };
         let reading = caller_api.stats_coalescer.read(key, read).await?;

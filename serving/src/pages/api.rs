@@ -9,13 +9,13 @@ pub(crate) use crate::board::answer::{Counts, EntryShape, GapShape, PreviousBoar
 pub(crate) use crate::http::achievements::AchievementShape;
 pub(crate) use crate::http::applications::ApplicationResponse;
 pub(crate) use crate::http::applications::history::ApplicationHistory;
-pub(crate) use crate::http::applications::list::Applications;
+pub(crate) use crate::http::applications::list::ApplicationsPage;
 pub(crate) use crate::http::dead_letters::{
     CountsResponse, DeadLetterKind, DeadLettersPage, ReplayResponse,
 };
 pub(crate) use crate::http::overview::{Overview, PartitionOverview, SourceOverview};
 pub(crate) use crate::http::reconciliations::{
-    ApprovalResponse, ReconciliationResponse, Reconciliations,
+    ApprovalResponse, ReconciliationResponse, ReconciliationsPage,
 };
 pub(crate) use crate::http::runs::RunResponse;
 pub(crate) use schemas::provenance::{Origin, Provenance};

@@ -10,13 +10,15 @@ use serde_json::Value;
 use super::api_error::ApiResult;
 use super::chart::Chart;
 use super::client::ApiClient;
-use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, choices, render_page};
+use super::components::{
+    Choice, ExportLinks, PageContext, ProvenanceLabel, build_choices, render_page,
+};
 use super::extractors::Number;
-use super::formatting::{self, Moment, number};
+use super::formatting::{Moment, format_key, format_number, format_percent};
 use super::plays::SeriesPart;
 use super::query::{Query, path_with_query};
 use super::{api, search};
-use crate::http::scope_owner;
+use crate::http::format_scope_owner;
 
 const SORTS: [(&str, &str); 4] = [
     ("usage", "Most in use"),
@@ -39,7 +41,7 @@ struct ApplicationsPage {
     owner: String,
     sorts: Vec<Choice>,
     usage_filters: Vec<Choice>,
-    page: ApiResult<api::Applications>,
+    page: ApiResult<api::ApplicationsPage>,
     more: Option<String>,
     export: ExportLinks,
 }
@@ -56,8 +58,8 @@ fn is_full(application: &api::ApplicationResponse) -> bool {
     application.enforced && application.connected_athletes >= capacity
 }
 
-/// Meter value of a capacity's use.
-fn meter(usage: f64) -> String {
+/// Formats a capacity's use as the value of a meter.
+fn format_meter(usage: f64) -> String {
     format!("{:.4}", usage.min(1.0))
 }
 
@@ -66,7 +68,7 @@ pub(super) async fn list(client: ApiClient, query: Query) -> Response {
     // A key that may read a single owner has to name it.
     let owner = query.get("owner").or_else(|| client.caller.only_owner());
     if owner.is_none() && !client.caller.may_read_all() {
-        return search::own_owners(&client, query).await;
+        return search::list_permitted_owners(&client, query).await;
     }
     let sort = query.get("sort").unwrap_or("usage");
     let parameters = [
@@ -78,17 +80,17 @@ pub(super) async fn list(client: ApiClient, query: Query) -> Response {
     let mut with_cursor = parameters.to_vec();
     with_cursor.push(("cursor", query.get("cursor")));
     let page = client
-        .get::<api::Applications>(&path_with_query(api_path, &with_cursor))
+        .get::<api::ApplicationsPage>(&path_with_query(api_path, &with_cursor))
         .await;
-    let next = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
+    let next_cursor = page.as_ref().ok().and_then(|page| page.cursor.as_deref());
     let page = ApplicationsPage {
         context: PageContext::new("Applications", "applications", &client.caller)
             .follow("authorizations")
             .with_kind("application"),
         owner: owner.unwrap_or_default().to_owned(),
-        sorts: choices(&SORTS, sort),
-        usage_filters: choices(&USAGE_FILTERS, query.text("usage_from")),
-        more: next.map(|next| query.next_page("/applications", next)),
+        sorts: build_choices(&SORTS, sort),
+        usage_filters: build_choices(&USAGE_FILTERS, query.get_or_empty("usage_from")),
+        more: next_cursor.map(|cursor| query.next_page_url("/applications", cursor)),
         export: client.export_links(&path_with_query(api_path, &parameters), true),
         page,
         query,
@@ -115,25 +117,25 @@ fn exceeds_capacity(application: &api::ApplicationResponse) -> bool {
         .is_ok_and(|connected| connected > application.athlete_capacity)
 }
 
-/// How the connected athletes are counted.
-fn counting_text(application: &api::ApplicationResponse) -> &'static str {
+/// Describes how the connected athletes are counted.
+fn describe_counting(application: &api::ApplicationResponse) -> &'static str {
     match application.counting.strategy.as_str() {
         "recount" => "Recounted periodically",
         _ => "Updated with each change",
     }
 }
 
-/// Text of a value in the audit log.
-fn audit_value(changed: &str, value: &Value) -> String {
+/// Formats a value in the audit log.
+fn format_audit_value(changed: &str, value: &Value) -> String {
     match value {
-        _ if changed == "owner" => scope_owner(value),
+        _ if changed == "owner" => format_scope_owner(value),
         Value::Bool(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
-        Value::Number(n) => n.as_i64().map_or_else(|| n.to_string(), number),
+        Value::Number(n) => n.as_i64().map_or_else(|| n.to_string(), format_number),
         other => other.to_string(),
     }
 }
 
-fn history_part(history: &api::ApplicationHistory, export: ExportLinks) -> SeriesPart {
+fn build_history_part(history: &api::ApplicationHistory, export: ExportLinks) -> SeriesPart {
     let points = history.days.iter().map(|day| api::Point {
         at: format!("{}T00:00:00Z", day.date),
         count: i64::try_from(day.connected_athletes).unwrap_or(i64::MAX),
@@ -158,7 +160,7 @@ pub(super) async fn page(client: ApiClient, Number(id): Number, query: Query) ->
         client.get::<api::Audit>(&audit_path),
     );
     let export = client.export_links(&history_path, true);
-    let history = history.map(|found| history_part(&found, export));
+    let history = history.map(|history| build_history_part(&history, export));
     let title = application.as_ref().map(display_name);
     let title = title.unwrap_or_else(|_| format!("Application {id}"));
     let page = ApplicationPage {

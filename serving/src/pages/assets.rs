@@ -22,14 +22,14 @@ pub(crate) struct Assets {
 
 /// Paths of the assets of this build.
 pub(crate) static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
-    style: named("style", STYLE, "css"),
-    script: named("live", SCRIPT, "js"),
-    icon: named("icon", ICON, "svg"),
+    style: hashed_path("style", STYLE, "css"),
+    script: hashed_path("live", SCRIPT, "js"),
+    icon: hashed_path("icon", ICON, "svg"),
 });
 
-fn named(name: &str, content: &str, ending: &str) -> String {
+fn hashed_path(name: &str, content: &str, extension: &str) -> String {
     format!(
-        "/assets/{name}-{:016x}.{ending}",
+        "/assets/{name}-{:016x}.{extension}",
         xxh3_64(content.as_bytes())
     )
 }
@@ -37,7 +37,7 @@ fn named(name: &str, content: &str, ending: &str) -> String {
 /// Serves an asset.
 pub(crate) async fn asset(Path(name): Path<String>) -> Response {
     let path = format!("/assets/{name}");
-    let (kind, content) = if path == ASSETS.style {
+    let (content_type, content) = if path == ASSETS.style {
         ("text/css; charset=utf-8", STYLE)
     } else if path == ASSETS.script {
         ("text/javascript; charset=utf-8", SCRIPT)
@@ -47,7 +47,7 @@ pub(crate) async fn asset(Path(name): Path<String>) -> Response {
         return StatusCode::NOT_FOUND.into_response();
     };
     let headers = [
-        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
     ];
     (headers, content).into_response()

@@ -7,9 +7,11 @@ use stores::names::NamedKind;
 use super::api;
 use super::api_error::ApiResult;
 use super::client::{ApiClient, EntityNames};
-use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, render_page, tabs};
+use super::components::{
+    Choice, ExportLinks, PageContext, ProvenanceLabel, build_tabs, render_page,
+};
 use super::extractors::Number;
-use super::formatting::{Moment, duration, number};
+use super::formatting::{Moment, format_effort_time, format_number};
 use super::query::{Query, path_with_query};
 
 const KINDS: [(&str, &str); 5] = [
@@ -71,24 +73,24 @@ pub(super) async fn page(client: ApiClient, Number(athlete): Number, query: Quer
     );
     let page_url = format!("/athletes/{athlete}");
     let page = client.get::<api::Achievements>(&page_path).await;
-    let found = page.as_ref().ok();
-    let achieved = || found.iter().flat_map(|page| &page.achievements);
-    let own_id = found.and_then(|_| crate::http::parse_integer(&athlete));
+    let response = page.as_ref().ok();
+    let achievements = || response.iter().flat_map(|page| &page.achievements);
+    let athlete_id = response.and_then(|_| crate::http::parse_integer(&athlete));
     let (athletes, segments) = tokio::join!(
-        client.names(
+        client.fetch_names(
             NamedKind::Athlete,
-            achieved()
+            achievements()
                 .filter_map(|achievement| achievement.taken_by)
-                .chain(own_id)
+                .chain(athlete_id)
         ),
-        client.names(
+        client.fetch_names(
             NamedKind::Segment,
-            achieved().map(|achievement| achievement.segment_id)
+            achievements().map(|achievement| achievement.segment_id)
         )
     );
-    let name = own_id.and_then(|id| athletes.get(id).map(str::to_owned));
+    let name = athlete_id.and_then(|id| athletes.get(id).map(str::to_owned));
     let heading = name.clone().unwrap_or_else(|| format!("Athlete {athlete}"));
-    let next = found.and_then(|page| page.cursor.as_deref());
+    let next_cursor = response.and_then(|page| page.cursor.as_deref());
     let page = AthletePage {
         context: PageContext::new(heading.clone(), "boards", &client.caller)
             .follow("efforts")
@@ -96,8 +98,14 @@ pub(super) async fn page(client: ApiClient, Number(athlete): Number, query: Quer
         athlete,
         name,
         heading,
-        kinds: tabs(&query, &page_url, "kind", KINDS.iter(), query.text("kind")),
-        more: next.map(|next| query.next_page(&page_url, next)),
+        kinds: build_tabs(
+            &query,
+            &page_url,
+            "kind",
+            KINDS.iter(),
+            query.get_or_empty("kind"),
+        ),
+        more: next_cursor.map(|cursor| query.next_page_url(&page_url, cursor)),
         export: client.export_links(&path_with_query(&api_path, &[("kind", kind)]), true),
         page,
         athletes,

@@ -10,11 +10,13 @@ use stores::names::NamedKind;
 use super::api;
 use super::api_error::{ApiError, ApiResult};
 use super::client::{ApiClient, EntityNames};
-use super::components::{Choice, ExportLinks, PageContext, ProvenanceLabel, choices, render_page};
+use super::components::{
+    Choice, ExportLinks, PageContext, ProvenanceLabel, build_choices, render_page,
+};
 use super::extractors::Number;
-use super::formatting::{self, Moment, duration, number};
+use super::formatting::{Moment, format_effort_time, format_number};
 use super::query::{Query, path_with_query};
-use crate::board::question::{DIVISIONS, WINDOWS};
+use crate::board::divisions::{DIVISIONS, WINDOWS};
 
 /// Maximum names listed if several athletes match.
 const NAMES_MAX: usize = 10;
@@ -63,7 +65,7 @@ impl BoardPage {
     /// URL of this page with changed parameters.
     fn url_with(&self, changes: &[(&str, Option<&str>)]) -> String {
         let page_url = format!("/segments/{}", self.segment);
-        self.query.with(&page_url, changes)
+        self.query.link_with(&page_url, changes)
     }
 
     /// URL of this page with an athlete's rank.
@@ -74,12 +76,12 @@ impl BoardPage {
     /// URL of the page that begins at an offset or after a cursor.
     fn url_at(&self, offset: Option<u64>, cursor: Option<&str>) -> String {
         let offset = offset.map(|offset| offset.to_string());
-        let begin = [
+        let changes = [
             ("offset", offset.as_deref()),
             ("cursor", cursor),
             ("date", self.date.as_deref()),
         ];
-        self.url_with(&begin)
+        self.url_with(&changes)
     }
 
     /// URL of the next page.
@@ -99,22 +101,23 @@ impl BoardPage {
     /// The earlier day that ranks are compared with.
     fn compared_date(&self) -> Option<Date> {
         let page = self.page.as_ref().ok()?;
-        page.previous.as_ref().map(|before| before.date)
+        page.previous.as_ref().map(|previous| previous.date)
     }
 
     /// The earlier day that an athlete's rank is compared with.
     fn rank_compared_date(&self, rank: &api::SegmentRank) -> Option<Date> {
-        let before = rank.previous.as_ref();
-        self.compared_date().or(before.map(|before| before.date))
+        let previous = rank.previous.as_ref();
+        self.compared_date()
+            .or(previous.map(|previous| previous.date))
     }
 }
 
-/// Time behind the first of `entries`.
-fn time_behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> String {
+/// Formats the time behind the first of `entries`.
+fn format_time_behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> String {
     let first = entries.first().map_or(0, |first| first.elapsed_time);
     match entry.elapsed_time.saturating_sub(first) {
         0 => "–".to_owned(),
-        behind => format!("+{}", duration(behind)),
+        behind => format!("+{}", format_effort_time(behind)),
     }
 }
 
@@ -133,21 +136,21 @@ impl RankChange {
         let (direction, text) = match change {
             None => (None, "new".to_owned()),
             Some(0) => (None, "unchanged".to_owned()),
-            Some(up) if up > 0 => (Some("up"), number(up)),
-            Some(down) => (Some("down"), number(down.saturating_neg())),
+            Some(change) if change > 0 => (Some("up"), format_number(change)),
+            Some(change) => (Some("down"), format_number(change.saturating_neg())),
         };
         Self { direction, text }
     }
 }
 
-/// Title of a board and its window.
-fn board_title(board: &str, window: &str) -> String {
+/// Formats the title of a board and its window.
+fn format_board_title(board: &str, window: &str) -> String {
     let division = DIVISIONS.iter().find(|(name, ..)| *name == board);
     format!("{}{window}", division.map_or(board, |(_, title, _)| *title))
 }
 
-/// Suffix for the title of a board: its year, month or day.
-fn window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
+/// Formats the suffix for the title of a board: its year, month or day.
+fn format_window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
     let today = now.to_zoned(TimeZone::UTC).date();
     let date = date.map_or(Some(today), |date| date.parse::<Date>().ok());
     let format = match window {
@@ -159,49 +162,49 @@ fn window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
     date.map_or_else(String::new, |date| format!(", {}", date.strftime(format)))
 }
 
-/// Names of the page's athletes and of the segment, if the caller may read the page.
+/// Reads the names of the page's athletes and of the segment, if the caller may read the page.
 async fn read_names(
     client: &ApiClient,
     segment: &str,
     page: Option<&api::BoardPage>,
-    found: Option<&api::SegmentRank>,
+    rank: Option<&api::SegmentRank>,
 ) -> (EntityNames, Option<String>) {
     let entries = page.iter().flat_map(|page| &page.entries);
     let mut ids: Vec<i64> = entries.map(|entry| entry.athlete_id).collect();
-    if let Some(found) = found {
-        ids.push(found.entry.athlete_id);
-        ids.extend(found.gap.iter().map(|gap| gap.athlete_id));
-        ids.extend(found.neighbours.iter().map(|entry| entry.athlete_id));
+    if let Some(rank) = rank {
+        ids.push(rank.entry.athlete_id);
+        ids.extend(rank.gap.iter().map(|gap| gap.athlete_id));
+        ids.extend(rank.neighbours.iter().map(|entry| entry.athlete_id));
     }
     let id = page.and_then(|_| crate::http::parse_integer(segment));
     let (athletes, segments) = tokio::join!(
-        client.names(NamedKind::Athlete, ids),
-        client.names(NamedKind::Segment, id)
+        client.fetch_names(NamedKind::Athlete, ids),
+        client.fetch_names(NamedKind::Segment, id)
     );
     let name = id.and_then(|id| segments.get(id).map(str::to_owned));
     (athletes, name)
 }
 
-/// API paths of the board page and of the requested athlete's rank.
-fn api_paths(
+/// Builds the API paths of the board page and of the requested athlete's rank.
+fn build_api_paths(
     segment: &str,
     query: &Query,
     offset: u64,
     athlete: Option<&str>,
 ) -> (String, Option<String>) {
-    let shared: Vec<(&str, Option<&str>)> = BOARD_PARAMETERS
+    let board_parameters: Vec<(&str, Option<&str>)> = BOARD_PARAMETERS
         .iter()
         .map(|name| (*name, query.get(name)))
         .collect();
     let board_path = format!("/api/v1/boards/segments/{segment}");
-    let (limit, from) = (ENTRIES_PER_PAGE.to_string(), offset.to_string());
-    let mut page_parameters = shared.clone();
+    let (limit, offset_text) = (ENTRIES_PER_PAGE.to_string(), offset.to_string());
+    let mut page_parameters = board_parameters.clone();
     page_parameters.push(("limit", Some(&limit)));
     page_parameters.push(match query.get("cursor") {
         Some(cursor) => ("cursor", Some(cursor)),
-        None => ("offset", (offset > 0).then_some(from.as_str())),
+        None => ("offset", (offset > 0).then_some(offset_text.as_str())),
     });
-    let mut rank_parameters = shared;
+    let mut rank_parameters = board_parameters;
     rank_parameters.extend([("around", Some("5")), WITH_HISTORY]);
     let rank = |athlete| {
         path_with_query(
@@ -217,13 +220,13 @@ fn api_paths(
 
 /// Reads a board page, with earlier ranks if they are available; `path` becomes the path that was
 /// used.
-async fn board_page(client: &ApiClient, path: &mut String) -> ApiResult<api::BoardPage> {
+async fn read_board_page(client: &ApiClient, path: &mut String) -> ApiResult<api::BoardPage> {
     let with_history = format!("{path}&history=true");
     match client.get(&with_history).await {
         Err(error) if error.status >= 500 => client.get(path).await,
-        answered => {
+        result => {
             *path = with_history;
-            answered
+            result
         }
     }
 }
@@ -238,8 +241,10 @@ async fn find_athlete(client: &ApiClient, query: &Query) -> ApiResult<Option<Str
     if !client.caller.may_read_all() || text.contains(char::is_control) {
         return not_found("No athlete found", "Enter the athlete's number.".to_owned());
     }
-    let found = client.find(NamedKind::Athlete, text, NAMES_MAX).await?;
-    match found.as_slice() {
+    let matches = client
+        .find_names(NamedKind::Athlete, text, NAMES_MAX)
+        .await?;
+    match matches.as_slice() {
         [] => not_found(
             "No athlete found",
             "Enter another part of the name, or the number.".to_owned(),
@@ -270,10 +275,10 @@ pub(super) async fn page(client: ApiClient, Number(segment): Number, query: Quer
     let (now, client) = (client.now(), &client);
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
-    let offset: u64 = query.text("offset").parse().unwrap_or(0);
+    let offset: u64 = query.get_or_empty("offset").parse().unwrap_or(0);
     let athlete = find_athlete(client, &query).await;
     let athlete_number = athlete.as_ref().ok().and_then(Option::as_deref);
-    let (mut page_path, rank_path) = api_paths(&segment, &query, offset, athlete_number);
+    let (mut page_path, rank_path) = build_api_paths(&segment, &query, offset, athlete_number);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
     let rank = async {
         match (&athlete, &rank_path) {
@@ -283,18 +288,18 @@ pub(super) async fn page(client: ApiClient, Number(segment): Number, query: Quer
         }
     };
     let (page, rank, counts) = tokio::join!(
-        board_page(client, &mut page_path),
+        read_board_page(client, &mut page_path),
         rank,
         client.get::<api::Counts>(&counts_path)
     );
-    let found = rank.as_ref().and_then(|rank| rank.as_ref().ok());
-    let (names, name) = read_names(client, &segment, page.as_ref().ok(), found).await;
+    let found_rank = rank.as_ref().and_then(|rank| rank.as_ref().ok());
+    let (names, name) = read_names(client, &segment, page.as_ref().ok(), found_rank).await;
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
     let context = PageContext::new(heading.clone(), "boards", &client.caller)
         .follow("efforts")
         .with_kind("segment")
         .with_shortcuts(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]);
-    let window_title = window_title(window, query.get("date"), now);
+    let window_title = format_window_title(window, query.get("date"), now);
     let page = BoardPage {
         context,
         segment,
@@ -302,12 +307,12 @@ pub(super) async fn page(client: ApiClient, Number(segment): Number, query: Quer
         heading,
         counts,
         counts_export: client.export_links(&counts_path, false),
-        boards: choices(&DIVISIONS.map(|(name, title, _)| (name, title)), board),
-        windows: choices(&WINDOWS.map(|(name, title, _)| (name, title)), window),
+        boards: build_choices(&DIVISIONS.map(|(name, title, _)| (name, title)), board),
+        windows: build_choices(&WINDOWS.map(|(name, title, _)| (name, title)), window),
         athlete: athlete_number.and_then(|athlete| athlete.parse().ok()),
         rank,
         rank_export: client.export_links(&rank_path.unwrap_or_default(), false),
-        board_title: board_title(board, &window_title),
+        board_title: format_board_title(board, &window_title),
         page,
         export: client.export_links(&page_path, true),
         is_first: offset == 0 && query.get("cursor").is_none(),
@@ -332,7 +337,7 @@ mod tests {
             ("day", None, ", 28 November 2026"),
             ("day", Some("tomorrow"), ""),
         ] {
-            assert_eq!(window_title(window, date, now), title);
+            assert_eq!(format_window_title(window, date, now), title);
         }
     }
 }

@@ -7,15 +7,15 @@ use jiff::tz::TimeZone;
 use schemas::time::Interval;
 
 use super::api::{Origin, Point};
-use super::formatting::{number, short};
+use super::formatting::{format_number, format_short_number};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 240.0;
-const LEFT: f64 = 46.0;
-const RIGHT: f64 = 8.0;
-const TOP: f64 = 18.0;
-const BOTTOM: f64 = 24.0;
-/// Maximum points drawn as bars. Of more points, the bars of each source are one shape without
+const MARGIN_LEFT: f64 = 46.0;
+const MARGIN_RIGHT: f64 = 8.0;
+const MARGIN_TOP: f64 = 18.0;
+const MARGIN_BOTTOM: f64 = 24.0;
+/// Maximum points drawn as bars. Of more points, the bars of each source are one path without
 /// tooltips.
 const BARS_MAX: usize = 400;
 /// Maximum rows of the table, the last ones.
@@ -25,12 +25,12 @@ const BAR_WIDTH_MAX: f64 = 96.0;
 /// Maximum labels below the axis.
 const LABELS_MAX: usize = 8;
 
-/// Long and short label of a point.
-fn labels(at: &str, interval: Interval, zone: &TimeZone) -> (String, String) {
-    let Ok(at) = at.parse::<Timestamp>() else {
-        return (at.to_owned(), at.to_owned());
+/// Formats the long and the short label of a point.
+fn format_labels(time: &str, interval: Interval, zone: &TimeZone) -> (String, String) {
+    let Ok(instant) = time.parse::<Timestamp>() else {
+        return (time.to_owned(), time.to_owned());
     };
-    let at = at.to_zoned(zone.clone());
+    let local_time = instant.to_zoned(zone.clone());
     let (long, short) = match interval {
         Interval::Hour => ("%a %-d %b %Y, %H:%M", "%-d %b %H:%M"),
         Interval::Day => ("%a %-d %b %Y", "%-d %b"),
@@ -38,8 +38,8 @@ fn labels(at: &str, interval: Interval, zone: &TimeZone) -> (String, String) {
         Interval::Month => ("%B %Y", "%b %Y"),
     };
     (
-        at.strftime(long).to_string(),
-        at.strftime(short).to_string(),
+        local_time.strftime(long).to_string(),
+        local_time.strftime(short).to_string(),
     )
 }
 
@@ -57,18 +57,18 @@ pub(crate) struct Bar {
     pub(crate) previous: Option<String>,
 }
 
-/// All bars of one source.
+/// All bars of one source as one SVG path.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct BarPath {
     /// batch, realtime or merged.
     pub(crate) source: &'static str,
-    pub(crate) path: String,
+    pub(crate) data: String,
 }
 
 /// A grid line with its label, or a label of the time axis.
 #[derive(Debug, Clone)]
 pub(crate) struct Tick {
-    pub(crate) at: String,
+    pub(crate) position: String,
     pub(crate) label: String,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Chart {
     pub(crate) top: f64,
     pub(crate) bars: Vec<Bar>,
     /// Drawn instead of bars if there are many.
-    pub(crate) shapes: Vec<Shape>,
+    pub(crate) bar_paths: Vec<BarPath>,
     /// Ticks of the value axis.
     pub(crate) value_ticks: Vec<Tick>,
     /// Ticks of the time axis.
@@ -101,7 +101,7 @@ pub(crate) struct Chart {
     pub(crate) summary: String,
 }
 
-fn coordinate(value: f64) -> String {
+fn format_coordinate(value: f64) -> String {
     format!("{value:.1}")
 }
 
@@ -121,12 +121,12 @@ fn round_up(value: f64) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "pixels")]
-const fn pixels(value: i64) -> f64 {
+const fn i64_to_f64(value: i64) -> f64 {
     value as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "pixels")]
-const fn count(value: usize) -> f64 {
+const fn usize_to_f64(value: usize) -> f64 {
     value as f64
 }
 
@@ -145,63 +145,64 @@ impl Scale {
         let largest = counts().max().unwrap_or(0).max(1);
         let least = counts().min().unwrap_or(0).min(0);
         Self {
-            high: round_up(pixels(largest)),
+            high: round_up(i64_to_f64(largest)),
             low: match least {
                 0 => 0.0,
-                least => -round_up(-pixels(least)),
+                least => -round_up(-i64_to_f64(least)),
             },
-            point_width: (WIDTH - LEFT - RIGHT) / count(points.len().max(1)),
+            point_width: (WIDTH - MARGIN_LEFT - MARGIN_RIGHT) / usize_to_f64(points.len().max(1)),
         }
     }
 
-    fn x(&self, at: usize) -> f64 {
-        LEFT + self.point_width * count(at)
+    fn x(&self, index: usize) -> f64 {
+        MARGIN_LEFT + self.point_width * usize_to_f64(index)
     }
 
-    fn middle(&self, at: usize) -> f64 {
-        self.x(at) + self.point_width / 2.0
+    fn middle(&self, index: usize) -> f64 {
+        self.x(index) + self.point_width / 2.0
     }
 
     fn y(&self, value: f64) -> f64 {
-        TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM)
+        MARGIN_TOP
+            + (self.high - value) / (self.high - self.low) * (HEIGHT - MARGIN_TOP - MARGIN_BOTTOM)
     }
 
-    fn bar(&self, at: usize, point: &Point) -> Bar {
+    fn bar(&self, index: usize, point: &Point) -> Bar {
         let gap = if self.point_width > 4.0 {
             self.point_width * 0.15
         } else {
             0.0
         };
         let width = (self.point_width - gap).clamp(0.5, BAR_WIDTH_MAX);
-        let value = pixels(point.count);
+        let value = i64_to_f64(point.count);
         let (from, to) = (self.y(value.max(0.0)), self.y(value.min(0.0)));
         Bar {
-            x: coordinate(self.middle(at) - width / 2.0),
-            y: coordinate(from),
-            width: coordinate(width),
-            height: coordinate((to - from).max(0.0)),
+            x: format_coordinate(self.middle(index) - width / 2.0),
+            y: format_coordinate(from),
+            width: format_coordinate(width),
+            height: format_coordinate((to - from).max(0.0)),
             source: point.source.name(),
             name: String::new(),
-            count: number(point.count),
+            count: format_number(point.count),
             previous: None,
         }
     }
 
     fn value_ticks(&self) -> Vec<Tick> {
         let quarter = (self.high - self.low) / 4.0;
-        let values = (0..=4_u8).map(|at| self.low + quarter * f64::from(at));
+        let values = (0..=4_u8).map(|n| self.low + quarter * f64::from(n));
         let ticks = values.map(|value| Tick {
-            at: coordinate(self.y(value)),
-            label: short(value),
+            position: format_coordinate(self.y(value)),
+            label: format_short_number(value),
         });
         ticks.collect()
     }
 
     /// The points of a line.
     fn line(&self, points: &[Point]) -> String {
-        let point = |(at, point): (usize, &Point)| {
-            let (x, y) = (self.middle(at), self.y(pixels(point.count)));
-            format!("{},{}", coordinate(x), coordinate(y))
+        let point = |(index, point): (usize, &Point)| {
+            let (x, y) = (self.middle(index), self.y(i64_to_f64(point.count)));
+            format!("{},{}", format_coordinate(x), format_coordinate(y))
         };
         let points: Vec<String> = points.iter().enumerate().map(point).collect();
         points.join(" ")
@@ -220,21 +221,21 @@ impl Chart {
             return None;
         }
         let scale = Scale::for_points(points, previous.unwrap_or_default());
-        let bars = points.iter().enumerate().map(|(at, point)| Bar {
-            name: labels(&point.at, interval, zone).0,
+        let bars = points.iter().enumerate().map(|(index, point)| Bar {
+            name: format_labels(&point.at, interval, zone).0,
             previous: previous
-                .and_then(|points| points.get(at))
-                .map(|point| number(point.count)),
-            ..scale.bar(at, point)
+                .and_then(|points| points.get(index))
+                .map(|point| format_number(point.count)),
+            ..scale.bar(index, point)
         });
         let bars: Vec<Bar> = bars.collect();
-        let every = points.len().div_ceil(LABELS_MAX).max(1);
-        let time_ticks = points.iter().enumerate().step_by(every);
-        let time_ticks = time_ticks.map(|(at, point)| Tick {
-            at: coordinate(scale.middle(at)),
-            label: labels(&point.at, interval, zone).1,
+        let label_step = points.len().div_ceil(LABELS_MAX).max(1);
+        let time_ticks = points.iter().enumerate().step_by(label_step);
+        let time_ticks = time_ticks.map(|(index, point)| Tick {
+            position: format_coordinate(scale.middle(index)),
+            label: format_labels(&point.at, interval, zone).1,
         });
-        let first = points
+        let first_unconfirmed = points
             .iter()
             .position(|point| point.source != Origin::Batch);
         let previous_line = previous.filter(|points| points.len() <= 4 * BARS_MAX);
@@ -242,33 +243,37 @@ impl Chart {
         Some(Self {
             width: WIDTH,
             height: HEIGHT,
-            left: LEFT,
-            right: coordinate(WIDTH - RIGHT),
-            base: coordinate(scale.y(0.0)),
-            top: TOP,
+            left: MARGIN_LEFT,
+            right: format_coordinate(WIDTH - MARGIN_RIGHT),
+            base: format_coordinate(scale.y(0.0)),
+            top: MARGIN_TOP,
             value_ticks: scale.value_ticks(),
             time_ticks: time_ticks.collect(),
-            seam: first.map(|at| coordinate(scale.x(at))),
-            unconfirmed: unconfirmed(points, &scale),
-            seam_anchor: if first == Some(0) { "start" } else { "middle" },
+            seam: first_unconfirmed.map(|index| format_coordinate(scale.x(index))),
+            unconfirmed: find_unconfirmed(points, &scale),
+            seam_anchor: if first_unconfirmed == Some(0) {
+                "start"
+            } else {
+                "middle"
+            },
             previous_line: previous_line.map(|points| scale.line(points)),
-            summary: summary(points, &bars),
-            shapes: match bars.len() {
+            summary: summarize(points, &bars),
+            bar_paths: match bars.len() {
                 0..=BARS_MAX => Vec::new(),
-                _ => shapes(&bars),
+                _ => build_bar_paths(&bars),
             },
             bars,
         })
     }
 
     fn table_title(&self) -> String {
-        let (rows, all) = (self.rows().len(), self.bars.len());
-        let is_part = rows < all;
+        let (shown, all) = (self.rows().len(), self.bars.len());
+        let is_part = shown < all;
         let part = is_part.then(|| {
             format!(
                 ": the last {} of {}; the CSV file has all",
-                number(rows as u64),
-                number(all as u64)
+                format_number(shown as u64),
+                format_number(all as u64)
             )
         });
         format!("As a table{}", part.unwrap_or_default())
@@ -276,44 +281,44 @@ impl Chart {
 
     /// The rows of the table.
     fn rows(&self) -> &[Bar] {
-        let left_out = self.bars.len().saturating_sub(ROWS_MAX);
-        self.bars.get(left_out..).unwrap_or_default()
+        let omitted = self.bars.len().saturating_sub(ROWS_MAX);
+        self.bars.get(omitted..).unwrap_or_default()
     }
 }
 
-/// One shape per source from its bars.
-fn shapes(bars: &[Bar]) -> Vec<Shape> {
-    let shape = |source: &'static str| {
+/// Builds one path per source from its bars.
+fn build_bar_paths(bars: &[Bar]) -> Vec<BarPath> {
+    let bar_path = |source: &'static str| {
         let source_bars = bars.iter().filter(|bar| bar.source == source);
-        let path = source_bars.map(|bar| {
+        let parts = source_bars.map(|bar| {
             let (x, y, width, height) = (&bar.x, &bar.y, &bar.width, &bar.height);
             format!("M{x} {y}h{width}v{height}h-{width}z")
         });
-        let path: String = path.collect();
-        (!path.is_empty()).then_some(Shape { source, path })
+        let data: String = parts.collect();
+        (!data.is_empty()).then_some(BarPath { source, data })
     };
     ["batch", "merged", "realtime"]
         .into_iter()
-        .filter_map(shape)
+        .filter_map(bar_path)
         .collect()
 }
 
 /// Position and width of each range of points that the batch layer has not confirmed.
-fn unconfirmed(points: &[Point], scale: &Scale) -> Vec<(String, String)> {
+fn find_unconfirmed(points: &[Point], scale: &Scale) -> Vec<(String, String)> {
     let is_confirmed = |point: &Point| point.source == Origin::Batch;
-    let mut found = Vec::new();
-    let mut at = 0;
+    let mut ranges = Vec::new();
+    let mut index = 0;
     for run in points.chunk_by(|a, b| is_confirmed(a) == is_confirmed(b)) {
         if !run.iter().all(is_confirmed) {
-            let width = scale.point_width * count(run.len());
-            found.push((coordinate(scale.x(at)), coordinate(width)));
+            let width = scale.point_width * usize_to_f64(run.len());
+            ranges.push((format_coordinate(scale.x(index)), format_coordinate(width)));
         }
-        at += run.len();
+        index += run.len();
     }
-    found
+    ranges
 }
 
-fn summary(points: &[Point], bars: &[Bar]) -> String {
+fn summarize(points: &[Point], bars: &[Bar]) -> String {
     let maximum = points.iter().zip(bars).max_by_key(|(point, _)| point.count);
     let maximum = maximum.map_or_else(String::new, |(_, bar)| {
         format!("; maximum in {}: {}", bar.name, bar.count)
@@ -362,9 +367,9 @@ mod tests {
             all.summary
         );
         let mixed = chart(&[(1, "batch"), (2, "merged"), (3, "realtime")]).unwrap();
-        let at = mixed.seam.unwrap().parse::<f64>().unwrap();
-        let second = LEFT + (WIDTH - LEFT - RIGHT) / 3.0;
-        assert!((at - second).abs() < 0.1, "{at} {second}");
+        let seam = mixed.seam.unwrap().parse::<f64>().unwrap();
+        let second = MARGIN_LEFT + (WIDTH - MARGIN_LEFT - MARGIN_RIGHT) / 3.0;
+        assert!((seam - second).abs() < 0.1, "{seam} {second}");
         assert!(
             mixed.summary.contains("2 not yet confirmed"),
             "{}",
@@ -383,13 +388,13 @@ mod tests {
     #[test]
     fn many_points_are_drawn_as_shapes_and_the_table_is_limited() {
         let few = chart(&[(1, "batch"); BARS_MAX]).unwrap();
-        assert!(few.shapes.is_empty() && few.rows().len() == BARS_MAX);
+        assert!(few.bar_paths.is_empty() && few.rows().len() == BARS_MAX);
         let mut many = vec![(1, "batch"); 2 * ROWS_MAX];
         many.push((2, "realtime"));
         let many = chart(&many).unwrap();
-        let kinds: Vec<_> = many.shapes.iter().map(|shape| shape.source).collect();
+        let kinds: Vec<_> = many.bar_paths.iter().map(|path| path.source).collect();
         assert_eq!(kinds, ["batch", "realtime"]);
-        assert_eq!(many.shapes[0].path.matches('M').count(), 2 * ROWS_MAX);
+        assert_eq!(many.bar_paths[0].data.matches('M').count(), 2 * ROWS_MAX);
         assert_eq!(many.rows().len(), ROWS_MAX);
         assert_eq!(many.rows().last().unwrap().count, "2");
         let text = many.render().unwrap();
@@ -412,9 +417,12 @@ mod tests {
             for bar in &chart.bars {
                 let [x, y, width, height] = [&bar.x, &bar.y, &bar.width, &bar.height]
                     .map(|text| text.parse::<f64>().unwrap());
-                assert!(x >= LEFT && x + width <= WIDTH - RIGHT + 0.2, "{bar:?}");
                 assert!(
-                    y >= TOP - 0.1 && y + height <= HEIGHT - BOTTOM + 0.2,
+                    x >= MARGIN_LEFT && x + width <= WIDTH - MARGIN_RIGHT + 0.2,
+                    "{bar:?}"
+                );
+                assert!(
+                    y >= MARGIN_TOP - 0.1 && y + height <= HEIGHT - MARGIN_BOTTOM + 0.2,
                     "{bar:?}"
                 );
             }

@@ -21,12 +21,12 @@ use tower::ServiceExt;
 use super::api_error::{ApiError, ApiResult};
 use super::components::ExportLinks;
 use super::state::Pages;
-use crate::http::{Api, Caller, is_over_tls, request_host};
+use crate::http::{Api, Caller, find_request_host, is_over_tls};
 
 /// Maximum size of an API response, in bytes.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum wait for names, which a page can omit.
+/// Maximum wait for names. A page works without them.
 const NAMES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum duration of a search by name, which scans all names.
@@ -52,18 +52,18 @@ impl EntityNames {
 /// Client of the API with the permissions of the page's reader.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiClient {
-    api: Router,
-    state: Arc<Api>,
+    router: Router,
+    api: Arc<Api>,
     pub(crate) caller: Caller,
     /// Base URL of the service, as the reader reached it.
-    base: String,
+    base_url: String,
 }
 
 impl FromRequestParts<Pages> for ApiClient {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
-        let host = request_host(&parts.headers, &parts.uri).unwrap_or("localhost:8080");
+        let host = find_request_host(&parts.headers, &parts.uri).unwrap_or("localhost:8080");
         let scheme = match is_over_tls(&parts.headers) {
             true => "https",
             false => "http",
@@ -71,10 +71,10 @@ impl FromRequestParts<Pages> for ApiClient {
         // Without a key, a reader sees public data only.
         let caller = parts.extensions.get::<Caller>().cloned();
         Ok(Self {
-            api: pages.api.clone(),
-            state: Arc::clone(&pages.state),
+            router: pages.router.clone(),
+            api: Arc::clone(&pages.api),
             caller: caller.unwrap_or_else(Caller::anonymous),
-            base: format!("{scheme}://{host}"),
+            base_url: format!("{scheme}://{host}"),
         })
     }
 }
@@ -82,16 +82,16 @@ impl FromRequestParts<Pages> for ApiClient {
 impl ApiClient {
     /// Export links for an API path. For a paged list, the CSV has as many rows as the API permits.
     pub(crate) fn export_links(&self, path: &str, is_paged: bool) -> ExportLinks {
-        ExportLinks::new(&self.base, path, is_paged, &self.caller)
+        ExportLinks::new(&self.base_url, path, is_paged, &self.caller)
     }
 
     /// The time of the request.
     pub(crate) fn now(&self) -> Timestamp {
-        self.state.now()
+        self.api.now()
     }
 
-    /// Names of entities. Callers may only pass IDs that the API disclosed to the reader.
-    pub(crate) async fn names(
+    /// Fetches names of entities. Callers may only pass IDs that the API disclosed to the reader.
+    pub(crate) async fn fetch_names(
         &self,
         kind: NamedKind,
         ids: impl IntoIterator<Item = i64> + Send,
@@ -101,39 +101,42 @@ impl ApiClient {
         if ids.is_empty() {
             return EntityNames::default();
         }
-        match with_timeout(NAMES_TIMEOUT, self.state.ports.entities.names(kind, &ids)).await {
+        match with_timeout(
+            NAMES_TIMEOUT,
+            self.api.ports.entities.read_names(kind, &ids),
+        )
+        .await
+        {
             Ok(names) => {
                 let names = names.into_iter();
                 EntityNames(names.filter(|(_, name)| !name.trim().is_empty()).collect())
             }
-            Err(why) => {
-                tracing::warn!(%kind, why, "cannot read names; the page shows numbers");
+            Err(reason) => {
+                tracing::warn!(%kind, reason, "cannot read names; the page shows numbers");
                 EntityNames::default()
             }
         }
     }
 
-    /// Names that contain a text. Callers must check that the reader may read all of them.
-    pub(crate) async fn find(
+    /// Finds names that contain a text. Callers must check that the reader may read all of them.
+    pub(crate) async fn find_names(
         &self,
         kind: NamedKind,
         text: &str,
         limit: usize,
     ) -> ApiResult<Vec<(i64, String)>> {
-        let find = async {
+        let search = async {
             let _permit = SEARCHES.acquire().await;
-            self.state
-                .ports
-                .entities
-                .find_names(kind, text, limit)
-                .await
+            self.api.ports.entities.find_names(kind, text, limit).await
         };
-        with_timeout(SEARCH_TIMEOUT, find).await.map_err(|why| {
-            tracing::warn!(%kind, %why, "cannot search names");
-            let title = "The search is unavailable";
-            let detail = "The entity store does not respond: try again, or enter the number.";
-            ApiError::new(503, title, detail)
-        })
+        with_timeout(SEARCH_TIMEOUT, search)
+            .await
+            .map_err(|reason| {
+                tracing::warn!(%kind, %reason, "cannot search names");
+                let title = "The search is unavailable";
+                let detail = "The entity store does not respond: try again, or enter the number.";
+                ApiError::new(503, title, detail)
+            })
     }
 
     /// Sends a GET request; `path` is percent-encoded.
@@ -150,11 +153,11 @@ impl ApiClient {
         let request = Request::builder().method(method).uri(path);
         let request = request.extension(self.caller.clone());
         let request = request.body(Body::empty()).map_err(ApiError::unreadable)?;
-        let Ok(response) = self.api.clone().oneshot(request).await;
+        let Ok(response) = self.router.clone().oneshot(request).await;
         let status = response.status();
         // The query may contain personal data, so it is not logged.
         let route = path.split('?').next().unwrap_or_default();
-        let body = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await;
+        let body = to_bytes(response.into_body(), RESPONSE_BYTES_MAX).await;
         let body = body.map_err(ApiError::unreadable)?;
         if status.is_success() {
             return serde_json::from_slice(&body)
@@ -167,10 +170,10 @@ impl ApiClient {
 
 /// Runs a query of the entity store with a timeout.
 async fn with_timeout<T>(
-    wait: Duration,
-    work: impl Future<Output = stores::Result<T>>,
+    limit: Duration,
+    query: impl Future<Output = stores::Result<T>>,
 ) -> Result<T, String> {
-    let result = timeout(wait, work).await;
+    let result = timeout(limit, query).await;
     let result = result.map_err(|_| "the entity store did not respond in time".to_owned())?;
     result.map_err(|error| error.to_string())
 }

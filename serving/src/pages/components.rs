@@ -9,7 +9,7 @@ use stores::names::NamedKind;
 
 use super::api_error::ApiError;
 use super::assets::{ASSETS, Assets};
-use super::formatting::{self, Moment};
+use super::formatting::{Moment, format_percent};
 use super::query::Query;
 use crate::http::{Caller, LIMIT_MAX, Problem};
 
@@ -52,13 +52,13 @@ pub(crate) struct PageContext {
 impl PageContext {
     pub(crate) fn new(title: impl Into<String>, section: &'static str, caller: &Caller) -> Self {
         let reads_all = caller.key_id().is_none() || caller.may_read_all();
-        let is_of_owners = |(kind, _): &(&str, &str)| !matches!(*kind, "segment" | "athlete");
+        let belongs_to_owner = |(kind, _): &(&str, &str)| !matches!(*kind, "segment" | "athlete");
         Self {
             title: title.into(),
             section,
             kinds: KINDS
                 .into_iter()
-                .filter(|kind| reads_all || is_of_owners(kind))
+                .filter(|kind| reads_all || belongs_to_owner(kind))
                 .collect(),
             kind: "owner",
             key_name: caller.actor(),
@@ -120,8 +120,8 @@ pub(crate) struct ExportLinks {
 }
 
 impl ExportLinks {
-    /// The export links for an API path of the service at `base`.
-    pub(crate) fn new(base: &str, path: &str, is_paged: bool, caller: &Caller) -> Self {
+    /// Builds the export links for an API path of the service at `base_url`.
+    pub(crate) fn new(base_url: &str, path: &str, is_paged: bool, caller: &Caller) -> Self {
         let (base_path, query) = path.split_once('?').unwrap_or((path, ""));
         let is_kept = |pair: &&str| !(pair.is_empty() || is_paged && pair.starts_with("limit="));
         let mut pairs: Vec<&str> = query.split('&').filter(is_kept).collect();
@@ -135,7 +135,7 @@ impl ExportLinks {
         Self {
             csv: format!("{base_path}?{}", pairs.join("&")),
             is_partial: is_paged,
-            curl: format!("curl {key}'{base}{}'", path.replace('\'', "%27")),
+            curl: format!("curl {key}'{base_url}{}'", path.replace('\'', "%27")),
         }
     }
 }
@@ -158,8 +158,8 @@ pub(crate) struct Choice {
     pub(crate) is_selected: bool,
 }
 
-/// Options with one selected.
-pub(crate) fn choices(options: &[(&str, &str)], selected: &str) -> Vec<Choice> {
+/// Builds options with one selected.
+pub(crate) fn build_choices(options: &[(&str, &str)], selected: &str) -> Vec<Choice> {
     let choice = |(value, title): &(&str, &str)| Choice {
         value: (*value).to_owned(),
         title: (*title).to_owned(),
@@ -168,8 +168,8 @@ pub(crate) fn choices(options: &[(&str, &str)], selected: &str) -> Vec<Choice> {
     options.iter().map(choice).collect()
 }
 
-/// Options as links that set a parameter and go back to the first page of the list.
-pub(crate) fn tabs<'a>(
+/// Builds options as links that set a parameter and go back to the first page of the list.
+pub(crate) fn build_tabs<'a>(
     query: &Query,
     page: &str,
     parameter: &str,
@@ -177,7 +177,7 @@ pub(crate) fn tabs<'a>(
     selected: &str,
 ) -> Vec<Choice> {
     let tab = |(value, title): &(&str, &str)| Choice {
-        value: query.with(page, &[(parameter, Some(value)), ("cursor", None)]),
+        value: query.link_with(page, &[(parameter, Some(value)), ("cursor", None)]),
         title: (*title).to_owned(),
         is_selected: *value == selected,
     };
@@ -193,9 +193,9 @@ pub(crate) struct ProblemPage {
 }
 
 /// Adds a `Retry-After` header.
-fn with_retry_after(mut response: Response, after: Option<HeaderValue>) -> Response {
-    if let Some(after) = after {
-        response.headers_mut().insert(header::RETRY_AFTER, after);
+fn with_retry_after(mut response: Response, retry_after: Option<HeaderValue>) -> Response {
+    if let Some(value) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, value);
     }
     response
 }
@@ -228,15 +228,15 @@ impl ProblemPage {
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// Page for a problem.
-pub(crate) fn refused(
+/// Renders the page for a problem.
+pub(crate) fn render_problem(
     caller: Option<&Caller>,
     problem: &Problem,
     request_id: Option<&str>,
 ) -> Response {
     // An unauthenticated caller gets no private information.
-    let stranger = Caller::anonymous();
-    ProblemPage::from_problem(caller.unwrap_or(&stranger), problem, request_id)
+    let anonymous = Caller::anonymous();
+    ProblemPage::from_problem(caller.unwrap_or(&anonymous), problem, request_id)
 }
 
 /// Marks a response that is an HTML page of any status.
@@ -270,11 +270,11 @@ pub(crate) fn render(status: StatusCode, page: &impl Template) -> Response {
     response
 }
 
-/// Meter value and text of a share.
-pub(crate) fn share_meter(share: Option<f64>) -> (String, String) {
+/// Formats a share as the value of a meter and as text.
+pub(crate) fn format_share(share: Option<f64>) -> (String, String) {
     let meter = share.unwrap_or(0.0).clamp(0.0, 1.0);
     (
         format!("{meter:.4}"),
-        share.map_or_else(|| "–".to_owned(), formatting::percent),
+        share.map_or_else(|| "–".to_owned(), format_percent),
     )
 }

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 
-use crate::http::{is_over_tls, request_host};
+use crate::http::{find_request_host, is_over_tls};
 
 /// Name and attributes of a cookie, depending on the requested host.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ impl Cookie {
                 is_secure: true,
             };
         }
-        let host = request_host(headers, uri).unwrap_or_default();
+        let host = find_request_host(headers, uri).unwrap_or_default();
         let port = host.rsplit_once(':').map(|(_, port)| port);
         let is_port =
             |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());

@@ -3,7 +3,7 @@
 use askama::Template;
 use serde_json::Value;
 
-use super::formatting::number;
+use super::formatting::format_number;
 
 /// Differing keys.
 #[derive(Debug, Template)]
@@ -33,31 +33,34 @@ impl Differences {
 impl DifferenceRow {
     fn parse(difference: &Value) -> Self {
         let job = difference.get("job").and_then(Value::as_str);
-        let key = text(difference.get("key"));
-        let side = |row: &str, counts: [&str; 2]| match difference.get(row) {
-            Some(row @ Value::Object(_)) => text(Some(row)),
-            _ => text(counts.iter().find_map(|name| difference.get(name))),
+        let key = format_value(difference.get("key"));
+        let format_side = |row: &str, counts: [&str; 2]| match difference.get(row) {
+            Some(row @ Value::Object(_)) => format_value(Some(row)),
+            _ => format_value(counts.iter().find_map(|name| difference.get(name))),
         };
         Self {
             key: job.map_or_else(|| key.clone(), |job| format!("{job}: {key}")),
-            expected: side("expected_row", ["expected", "batch"]),
-            served: side("served_row", ["served", "live"]),
-            cause: text(difference.get("cause")).replace('_', " "),
+            expected: format_side("expected_row", ["expected", "batch"]),
+            served: format_side("served_row", ["served", "live"]),
+            cause: format_value(difference.get("cause")).replace('_', " "),
         }
     }
 }
 
-/// Text of a JSON value; an object becomes `name=value` pairs, as in the output of commands.
-fn text(value: Option<&Value>) -> String {
+/// Formats a JSON value; an object becomes `name=value` pairs, as in the output of commands.
+fn format_value(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "–".to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Object(fields)) => {
             let fields = fields.iter();
-            let fields = fields.map(|(name, value)| format!("{name}={}", text(Some(value))));
+            let fields =
+                fields.map(|(name, value)| format!("{name}={}", format_value(Some(value))));
             fields.collect::<Vec<_>>().join(" ")
         }
-        Some(other) => other.as_i64().map_or_else(|| other.to_string(), number),
+        Some(other) => other
+            .as_i64()
+            .map_or_else(|| other.to_string(), format_number),
     }
 }
 

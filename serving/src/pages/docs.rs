@@ -19,7 +19,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 /// Caching of files whose names do not change between versions.
-const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
+const CACHE_ONE_HOUR: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
 #[derive(Debug, Template)]
 #[template(path = "docs.html")]
@@ -42,9 +42,13 @@ pub(crate) async fn file(Path(name): Path<String>) -> Response {
     let config = config.use_base_layout();
     match utoipa_swagger_ui::serve(&name, Arc::new(config)) {
         Ok(Some(file)) => {
-            let kind = HeaderValue::from_str(&file.content_type);
-            let kind = kind.unwrap_or(HeaderValue::from_static("application/octet-stream"));
-            let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, KEPT)];
+            let content_type = HeaderValue::from_str(&file.content_type);
+            let content_type =
+                content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
+            let headers = [
+                (header::CONTENT_TYPE, content_type),
+                (header::CACHE_CONTROL, CACHE_ONE_HOUR),
+            ];
             let bytes = match file.bytes {
                 Cow::Borrowed(bytes) => Bytes::from_static(bytes),
                 Cow::Owned(bytes) => Bytes::from(bytes),

@@ -24,7 +24,7 @@ impl FromRequest<Pages> for Form {
     type Rejection = Problem;
 
     async fn from_request(request: Request, pages: &Pages) -> Result<Self, Problem> {
-        let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
+        let form = body::read_up_to(&pages.api, request, FORM_BYTES_MAX).await?;
         Ok(Self(Query::parse(Some(&String::from_utf8_lossy(&form)))))
     }
 }

@@ -41,7 +41,7 @@ impl FromRequestParts<Pages> for FlashMessage {
 
     async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
         let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
-        let signer = &pages.state.cookie_signer;
+        let signer = &pages.api.cookie_signer;
         let (headers, uri) = (&parts.headers, &parts.uri);
         Ok(Self::from_request(headers, uri, key, signer, pages.now_s()))
     }
@@ -64,11 +64,11 @@ impl FlashMessage {
         };
         let text = flash.cookie.values(headers).find_map(|value| {
             let mut parts = value.split('.');
-            let (code, until_s, text) = (parts.next()?, parts.next()?, parts.next()?);
-            let until_s: i64 = until_s.parse().ok()?;
+            let (code, expires_at_s, text) = (parts.next()?, parts.next()?, parts.next()?);
+            let expires_at_s: i64 = expires_at_s.parse().ok()?;
             let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
-            let is_valid = (1..=LIFETIME_S).contains(&until_s.saturating_sub(now_s));
-            let signed_text = flash.signed_text(uri.path(), until_s, &text);
+            let is_valid = (1..=LIFETIME_S).contains(&expires_at_s.saturating_sub(now_s));
+            let signed_text = flash.format_signed_text(uri.path(), expires_at_s, &text);
             (is_valid && signer.verify(&[signed_text.as_bytes()], code)).then_some(text)
         });
         flash.text = text;
@@ -84,13 +84,13 @@ impl FlashMessage {
     /// request does not shorten the message's lifetime.
     pub(crate) fn redirect(&self, page: &str, text: &str, now_s: i64) -> Response {
         let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-        let until_s = now_s.saturating_add(LIFETIME_S);
-        let signed_text = self.signed_text(page, until_s, text);
+        let expires_at_s = now_s.saturating_add(LIFETIME_S);
+        let signed_text = self.format_signed_text(page, expires_at_s, text);
         let code = self
             .signer
             .sign(&[signed_text.as_bytes()])
             .unwrap_or_default();
-        let value = format!("{code}.{until_s}.{}", URL_SAFE_NO_PAD.encode(text));
+        let value = format!("{code}.{expires_at_s}.{}", URL_SAFE_NO_PAD.encode(text));
         let response = Redirect::to(page).into_response();
         self.cookie.set(&value, LIFETIME_S, response)
     }
@@ -103,9 +103,9 @@ impl FlashMessage {
         }
     }
 
-    /// The signed text: it binds a message to a key, a page and a lifetime.
-    fn signed_text(&self, page: &str, until_s: i64, text: &str) -> String {
-        format!("done|{}|{until_s}|{page}|{text}", self.key)
+    /// Formats the signed text, which binds a message to a key, a page and a lifetime.
+    fn format_signed_text(&self, page: &str, expires_at_s: i64, text: &str) -> String {
+        format!("done|{}|{expires_at_s}|{page}|{text}", self.key)
     }
 }
 
@@ -165,13 +165,13 @@ mod tests {
         }
         let (_, value) = cookie.split_once('=').unwrap();
         let parts: Vec<&str> = value.split('.').collect();
-        let (code, until_s, text) = (parts[0], parts[1], parts[2]);
+        let (code, expires_at_s, text) = (parts[0], parts[1], parts[2]);
         let forged = URL_SAFE_NO_PAD.encode("4 ingested");
         for forged in [
-            format!("{code}.{until_s}.{forged}"),
+            format!("{code}.{expires_at_s}.{forged}"),
             format!("{code}.{}.{text}", NOW_S + 1),
-            format!(".{until_s}.{text}"),
-            format!("{code}.{until_s}"),
+            format!(".{expires_at_s}.{text}"),
+            format!("{code}.{expires_at_s}"),
             text.to_owned(),
             String::new(),
         ] {

@@ -5,16 +5,16 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-/// A number with commas between thousands.
-pub(crate) fn number(value: impl Into<i128>) -> String {
+/// Formats a number with commas between thousands.
+pub(crate) fn format_number(value: impl Into<i128>) -> String {
     let value: i128 = value.into();
     let digits = value.unsigned_abs().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3 + 1);
     if value < 0 {
         text.push('\u{2212}');
     }
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -22,45 +22,45 @@ pub(crate) fn number(value: impl Into<i128>) -> String {
     text
 }
 
-/// A number in few characters, for axes.
-pub(crate) fn short(value: f64) -> String {
+/// Formats a number in few characters, for axes.
+pub(crate) fn format_short_number(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
-        at if at >= 1e9 => (value / 1e9, "G"),
-        at if at >= 1e6 => (value / 1e6, "M"),
-        at if at >= 1e3 => (value / 1e3, "k"),
+        size if size >= 1e9 => (value / 1e9, "G"),
+        size if size >= 1e6 => (value / 1e6, "M"),
+        size if size >= 1e3 => (value / 1e3, "k"),
         _ => (value, ""),
     };
     let text = format!("{scaled:.1}");
     format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// A share in percent.
-pub(crate) fn percent(share: f64) -> String {
+/// Formats a share in percent.
+pub(crate) fn format_percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
         0.0 => "0 %".to_owned(),
-        at if at < 0.1 => "< 0.1 %".to_owned(),
-        at if at < 10.0 => format!("{percent:.1} %"),
+        size if size < 0.1 => "< 0.1 %".to_owned(),
+        size if size < 10.0 => format!("{percent:.1} %"),
         _ => format!("{percent:.0} %"),
     }
 }
 
-/// Time of an effort.
-pub(crate) fn duration(seconds: i64) -> String {
-    let (hours, rest) = (seconds / 3_600, seconds % 3_600);
+/// Formats the time of an effort.
+pub(crate) fn format_effort_time(seconds: i64) -> String {
+    let (hours, below_hour) = (seconds / 3_600, seconds % 3_600);
     match hours {
-        0 => format!("{}:{:02}", rest / 60, rest % 60),
-        _ => format!("{hours}:{:02}:{:02}", rest / 60, rest % 60),
+        0 => format!("{}:{:02}", below_hour / 60, below_hour % 60),
+        _ => format!("{hours}:{:02}:{:02}", below_hour / 60, below_hour % 60),
     }
 }
 
-/// Duration of a computation.
-pub(crate) fn elapsed(seconds: f64) -> String {
+/// Formats the duration of a computation.
+pub(crate) fn format_elapsed(seconds: f64) -> String {
     match seconds {
-        at if at < 1.0 => format!("{:.0} ms", at * 1e3),
-        at if at < 100.0 => format!("{at:.1} s"),
-        at if at < 5_400.0 => format!("{:.0} min", at / 60.0),
-        at => format!("{:.1} h", at / 3_600.0),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 5_400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3_600.0),
     }
 }
 
@@ -80,9 +80,9 @@ impl Moment {
     pub(crate) fn new(iso: &str, zone: &TimeZone) -> Self {
         let text = iso.parse::<Timestamp>().map_or_else(
             |_| iso.to_owned(),
-            |at| {
-                let at = at.to_zoned(zone.clone());
-                at.strftime("%-d %b %Y, %H:%M:%S %Z").to_string()
+            |time| {
+                let local_time = time.to_zoned(zone.clone());
+                local_time.strftime("%-d %b %Y, %H:%M:%S %Z").to_string()
             },
         );
         Self {
@@ -108,20 +108,20 @@ pub(crate) struct Change {
 impl Change {
     pub(crate) fn new(change: f64) -> Self {
         let (class, arrow, sign) = match change {
-            at if at > 0.0 => ("up", "▲", "+"),
-            at if at < 0.0 => ("down", "▼", "\u{2212}"),
+            increase if increase > 0.0 => ("up", "▲", "+"),
+            decrease if decrease < 0.0 => ("down", "▼", "\u{2212}"),
             _ => ("same", "=", ""),
         };
         Self {
-            text: format!("{sign}{}", percent(change.abs())),
+            text: format!("{sign}{}", format_percent(change.abs())),
             class,
             arrow,
         }
     }
 }
 
-/// Text of a breakdown's key.
-pub(crate) fn key(value: &Value) -> String {
+/// Formats the key of a breakdown's row.
+pub(crate) fn format_key(value: &Value) -> String {
     match value {
         Value::Null => "(none)".to_owned(),
         Value::String(text) if text.is_empty() => "(empty)".to_owned(),
@@ -143,7 +143,7 @@ mod tests {
             (-1_234_567, "\u{2212}1,234,567"),
             (i64::MIN, "\u{2212}9,223,372,036,854,775,808"),
         ] {
-            assert_eq!(number(value), text);
+            assert_eq!(format_number(value), text);
         }
         for (value, text) in [
             (0.0, "0"),
@@ -152,7 +152,7 @@ mod tests {
             (2e6, "2M"),
             (-3e9, "-3G"),
         ] {
-            assert_eq!(short(value), text);
+            assert_eq!(format_short_number(value), text);
         }
         for (value, text) in [
             (0.0, "0 %"),
@@ -161,10 +161,10 @@ mod tests {
             (0.5, "50 %"),
             (12.0, "1200 %"),
         ] {
-            assert_eq!(percent(value), text);
+            assert_eq!(format_percent(value), text);
         }
         for (value, text) in [(5, "0:05"), (61, "1:01"), (3_725, "1:02:05")] {
-            assert_eq!(duration(value), text);
+            assert_eq!(format_effort_time(value), text);
         }
         for (value, text) in [
             (0.25, "250 ms"),
@@ -172,19 +172,19 @@ mod tests {
             (600.0, "10 min"),
             (7_200.0, "2.0 h"),
         ] {
-            assert_eq!(elapsed(value), text);
+            assert_eq!(format_elapsed(value), text);
         }
     }
 
     #[test]
     fn changes_have_a_sign_and_a_direction() {
-        let shown = |change| {
+        let format = |change| {
             let change = Change::new(change);
             (change.text, change.class)
         };
-        assert_eq!(shown(0.5), ("+50 %".to_owned(), "up"));
-        assert_eq!(shown(-0.031), ("\u{2212}3.1 %".to_owned(), "down"));
-        assert_eq!(shown(0.0), ("0 %".to_owned(), "same"));
+        assert_eq!(format(0.5), ("+50 %".to_owned(), "up"));
+        assert_eq!(format(-0.031), ("\u{2212}3.1 %".to_owned(), "down"));
+        assert_eq!(format(0.0), ("0 %".to_owned(), "same"));
     }
 
     #[test]

@@ -35,32 +35,37 @@ async fn send_changes(
     sources: Vec<Source>,
     changes: mpsc::Sender<()>,
 ) {
-    let until = Instant::now() + STREAM_DURATION_MAX;
-    let mut last_states = None;
+    let deadline = Instant::now() + STREAM_DURATION_MAX;
+    let mut last_fingerprints = None;
     loop {
         tokio::select! {
             () = api.shutdown.cancelled() => return,
             () = changes.closed() => return,
             () = sleep(CHECK_INTERVAL) => {}
         }
-        if Instant::now() >= until || !is_valid(&api, key.as_deref()).await {
+        if Instant::now() >= deadline || !is_key_valid(&api, key.as_deref()).await {
             return;
         }
-        let states = sources.iter().map(|source| fingerprint(&api, *source));
-        let Ok(states) = try_join_all(states).await else {
+        let fingerprints = sources
+            .iter()
+            .map(|source| compute_fingerprint(&api, *source));
+        let Ok(fingerprints) = try_join_all(fingerprints).await else {
             // The page itself reports that a store is unavailable.
             continue;
         };
-        if last_states.as_ref().is_some_and(|last| *last != states) {
+        if last_fingerprints
+            .as_ref()
+            .is_some_and(|last| *last != fingerprints)
+        {
             // An unread event already notifies the page.
             let _sent = changes.try_send(());
         }
-        last_states = Some(states);
+        last_fingerprints = Some(fingerprints);
     }
 }
 
 /// True if a key is still valid.
-async fn is_valid(api: &Api, key: Option<&str>) -> bool {
+async fn is_key_valid(api: &Api, key: Option<&str>) -> bool {
     let Some(key) = key else { return true };
     match api.key_cache.get(key).await {
         Ok(Some(record)) => record.key.state(api.ports.clock.now_ms()) == KeyState::Valid,
@@ -70,9 +75,9 @@ async fn is_valid(api: &Api, key: Option<&str>) -> bool {
     }
 }
 
-/// Fingerprint of the state of a source: its position and newest run. Concurrent requests share one
-/// read.
-async fn fingerprint(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
+/// Computes the fingerprint of a source: a hash of its position and newest run. Concurrent
+/// requests share one read.
+async fn compute_fingerprint(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
     let api_for_read = Arc::clone(api);
     let read = async move {
         let runs = api_for_read.ports.views.runs(source).await?;
@@ -85,9 +90,9 @@ async fn fingerprint(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
             .await?;
         let positions = states.iter().flatten();
         let positions: Vec<i64> = positions.map(|state| state.position.next_offset).collect();
-        Ok(seeded_hash(&(positions, runs.runs.newest())))
+        Ok(seeded_hash(&(positions, runs.runs.newest_complete())))
     };
-    api.position_reads
+    api.position_coalescer
         .read(seeded_hash(&source.name()), read)
         .await
 }
@@ -107,9 +112,9 @@ fn parse_sources(text: &str) -> Result<Vec<Source>, Problem> {
             Some(source) => sources.push(source),
             None => {
                 let known = Source::LOGGED.map(Source::name).join(", ");
-                let why =
+                let reason =
                     format!("source={text:?}: {name:?} is unknown; use one or more of {known}");
-                return Err(Problem::parameter(why));
+                return Err(Problem::parameter(reason));
             }
         }
     }
@@ -124,11 +129,11 @@ pub(crate) async fn follow(
 ) -> Result<Response, Problem> {
     let query = Query::parse(query.as_deref());
     let sources = parse_sources(query.get("source").unwrap_or("plays"))?;
-    let api = &pages.state;
+    let api = &pages.api;
     let key = caller.key_id().map(str::to_owned);
     let permit = api.follower_permits.acquire(key.clone()).map_err(|_| {
         let detail = "the maximum number of pages that follow changes is reached: try again later";
-        ProblemKind::Busy.with_detail(detail).retry_after(30)
+        ProblemKind::Busy.with_detail(detail).with_retry_after_s(30)
     })?;
     let (changes, receiver) = mpsc::channel(1);
     let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();

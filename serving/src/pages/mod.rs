@@ -36,31 +36,31 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
 use self::client::ApiClient;
-pub(crate) use self::components::{PageResponse, refused, render};
+pub(crate) use self::components::{PageResponse, render, render_problem};
 use self::extractors::Form;
 use self::flash::FlashMessage;
-pub(crate) use self::formatting::number;
+pub(crate) use self::formatting::format_number;
 use self::query::Query;
 use self::state::Pages;
 use crate::http::RequiredScope::{AlwaysOpen, LiveUpdates, Public, ViewPage};
 use crate::http::{Api, RequiredScope, RouteScopes, apply_timeout};
 
-/// Routes of the pages, which query `api`.
-pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
+/// Routes of the pages, which query the API through `router`.
+pub(crate) fn routes(router: Router, api: &Arc<Api>) -> Router {
     let pages = Pages {
-        api,
-        state: Arc::clone(state),
+        router,
+        api: Arc::clone(api),
     };
-    let with = |router: Router<Pages>, (path, _, _, route): Route| router.route(path, route);
-    let timed = timed().into_iter().fold(Router::new(), with);
-    let timed = timed.layer(from_fn_with_state(Arc::clone(state), apply_timeout));
-    let all = untimed().into_iter().fold(timed, with);
-    all.with_state(pages)
+    let add_route = |router: Router<Pages>, (path, _, _, route): Route| router.route(path, route);
+    let timed = timed_routes().into_iter().fold(Router::new(), add_route);
+    let timed = timed.layer(from_fn_with_state(Arc::clone(api), apply_timeout));
+    let routes = untimed_routes().into_iter().fold(timed, add_route);
+    routes.with_state(pages)
 }
 
 /// Adds the required scope of each page.
 pub(crate) fn add_scopes(scopes: &mut RouteScopes) {
-    for (path, method, scope, _) in timed().into_iter().chain(untimed()) {
+    for (path, method, scope, _) in timed_routes().into_iter().chain(untimed_routes()) {
         scopes.add(path, method, scope);
     }
 }
@@ -72,7 +72,7 @@ const GET: Method = Method::GET;
 const POST: Method = Method::POST;
 
 /// Routes with a request timeout.
-fn timed() -> Vec<Route> {
+fn timed_routes() -> Vec<Route> {
     vec![
         ("/", GET, ViewPage, get(overview::page)),
         ("/find", GET, ViewPage, get(search::find)),
@@ -111,7 +111,7 @@ fn timed() -> Vec<Route> {
 }
 
 /// Routes without a request timeout.
-fn untimed() -> Vec<Route> {
+fn untimed_routes() -> Vec<Route> {
     vec![
         // A slow write must not be aborted.
         (
@@ -134,7 +134,7 @@ fn untimed() -> Vec<Route> {
 /// Paths of all pages.
 #[cfg(test)]
 pub(crate) fn paths() -> Vec<&'static str> {
-    let all = timed().into_iter().chain(untimed());
+    let all = timed_routes().into_iter().chain(untimed_routes());
     all.map(|(path, ..)| path).collect()
 }
 
@@ -152,7 +152,7 @@ async fn replay_dead_letters(
     match pipeline::replay_dead_letters(&client, &form).await {
         Ok(text) => flash.redirect(pipeline::DEAD_LETTERS_PAGE, &text, pages.now_s()),
         // A failed request is shown at once, without a redirect.
-        refused => pipeline::dead_letters(&client, Query::default(), Some(refused)).await,
+        failed => pipeline::dead_letters(&client, Query::default(), Some(failed)).await,
     }
 }
 
@@ -169,9 +169,6 @@ async fn approve(
 ) -> Response {
     match pipeline::approve_reconciliation(&client, &form).await {
         Ok(text) => flash.redirect(pipeline::RECONCILIATIONS_PAGE, &text, pages.now_s()),
-        refused => pipeline::reconciliations(&client, Query::default(), Some(refused)).await,
+        failed => pipeline::reconciliations(&client, Query::default(), Some(failed)).await,
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,12 +10,14 @@ use schemas::time::Interval;
 use super::api_error::ApiResult;
 use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render_page};
-use super::formatting::{Moment, number};
-use super::plays::{SeriesPart, Tile, series_part, total_tile};
+use super::formatting::{Moment, format_number};
+use super::plays::{SeriesPart, Tile, build_series_part, build_total_tile};
 use super::query::{Query, path_with_query};
 use super::{api, search};
 
-const PATH: &str = "/api/v1/overview";
+const OVERVIEW_PATH: &str = "/api/v1/overview";
+/// Lag in events above which a page marks it.
+const LARGE_LAG: i64 = 10_000;
 /// Periods of the totals of all plays, with titles.
 const PERIODS: [(&str, &str); 3] = [
     ("today", "Plays today"),
@@ -40,7 +42,7 @@ struct PlaysPart {
 }
 
 /// Title of a source.
-pub(crate) fn title(source: &str) -> &'static str {
+pub(crate) fn source_title(source: &str) -> &'static str {
     match source {
         "plays" => "Plays",
         "efforts" => "Efforts on segments",
@@ -49,48 +51,48 @@ pub(crate) fn title(source: &str) -> &'static str {
     }
 }
 
-/// Text of a count that may be a lower bound.
-pub(crate) fn count_or_lower_bound(count: Option<u64>, is_lower_bound: bool) -> String {
+/// Formats a count that may be a lower bound.
+pub(crate) fn format_count(count: Option<u64>, is_lower_bound: bool) -> String {
     let prefix = if is_lower_bound { "≥ " } else { "" };
     count.map_or_else(
         || "–".to_owned(),
-        |count| format!("{prefix}{}", number(count)),
+        |count| format!("{prefix}{}", format_number(count)),
     )
 }
 
-/// Text of the drift that a run found, and whether it is not 0.
-pub(crate) fn drift(drift: &serde_json::Value) -> (String, bool) {
+/// Formats the drift that a run found. Also returns whether it is not 0.
+pub(crate) fn format_drift(drift: &serde_json::Value) -> (String, bool) {
     let total = drift.get("total").and_then(serde_json::Value::as_u64);
     let is_lower_bound = drift.get("is_lower_bound") == Some(&true.into());
-    (count_or_lower_bound(total, is_lower_bound), total > Some(0))
+    (format_count(total, is_lower_bound), total > Some(0))
 }
 
-/// Text of the lag of a source, and whether it is large.
-pub(crate) fn lag(partitions: &[api::PartitionOverview]) -> (String, bool) {
+/// Formats the lag of a source. Also returns whether it is large.
+pub(crate) fn format_lag(partitions: &[api::PartitionOverview]) -> (String, bool) {
     let lags: Option<Vec<i64>> = partitions.iter().map(|partition| partition.lag).collect();
     match lags {
         None => ("–".to_owned(), false),
         Some(lags) => {
             let lag: i64 = lags.into_iter().sum();
-            (number(lag), lag > 10_000)
+            (format_number(lag), lag > LARGE_LAG)
         }
     }
 }
 
 /// Time up to which events are counted: that of the slowest partition.
 fn counted_until(partitions: &[api::PartitionOverview]) -> Option<Moment> {
-    let at =
+    let as_of =
         |partition: &api::PartitionOverview| partition.as_of.as_deref()?.parse::<Timestamp>().ok();
     let behind = partitions
         .iter()
         .filter(|partition| partition.lag > Some(0));
-    let oldest = behind.filter_map(at).min();
-    let at = oldest.or_else(|| partitions.iter().filter_map(at).max())?;
-    Some(Moment::utc(&at.to_string()))
+    let oldest = behind.filter_map(as_of).min();
+    let time = oldest.or_else(|| partitions.iter().filter_map(as_of).max())?;
+    Some(Moment::utc(&time.to_string()))
 }
 
 /// Status of a source's live state.
-fn state(partitions: &[api::PartitionOverview]) -> &'static str {
+fn live_state_status(partitions: &[api::PartitionOverview]) -> &'static str {
     let is_missing = |partition: &api::PartitionOverview| partition.next_offset.is_none();
     let is_replaying = |partition: &api::PartitionOverview| partition.replaying == Some(true);
     if partitions.iter().any(is_missing) {
@@ -102,11 +104,11 @@ fn state(partitions: &[api::PartitionOverview]) -> &'static str {
     }
 }
 
-fn log_end(partitions: &[api::PartitionOverview]) -> String {
+fn format_log_end(partitions: &[api::PartitionOverview]) -> String {
     let ends = partitions
         .iter()
         .map(|partition| i128::from(partition.log_end));
-    number(ends.sum::<i128>())
+    format_number(ends.sum::<i128>())
 }
 
 /// Reason why the newest run is not published, and what to do.
@@ -119,13 +121,13 @@ fn newest_run_error(runs: &[api::RunResponse]) -> Option<String> {
 }
 
 /// API path of statistics of all plays.
-fn plays_path(endpoint: &str, more: &[(&str, Option<&str>)]) -> String {
+fn plays_path(endpoint: &str, additional: &[(&str, Option<&str>)]) -> String {
     let mut parameters = vec![("kind", Some("play"))];
-    parameters.extend(more);
+    parameters.extend(additional);
     path_with_query(&format!("/api/v1/stats/plays/{endpoint}"), &parameters)
 }
 
-async fn plays(client: &ApiClient) -> Option<ApiResult<PlaysPart>> {
+async fn read_plays(client: &ApiClient) -> Option<ApiResult<PlaysPart>> {
     if !client.caller.may_read_all() {
         return None;
     }
@@ -134,7 +136,7 @@ async fn plays(client: &ApiClient) -> Option<ApiResult<PlaysPart>> {
         let api_path = plays_path("total", &[("period", Some(period)), compare]);
         let total = client.get::<api::Total>(&api_path).await?;
         let export = client.export_links(&api_path, false);
-        Ok(total_tile(title, Ok(total), export))
+        Ok(build_total_tile(title, Ok(total), export))
     });
     let api_path = plays_path(
         "series",
@@ -148,7 +150,7 @@ async fn plays(client: &ApiClient) -> Option<ApiResult<PlaysPart>> {
         Err(error) => return Some(Err(error)),
     };
     let export = client.export_links(&api_path, false);
-    let series = series_part(&series, Interval::Day, &TimeZone::UTC, export);
+    let series = build_series_part(&series, Interval::Day, &TimeZone::UTC, export);
     Some(Ok(PlaysPart { tiles, series }))
 }
 
@@ -159,13 +161,16 @@ pub(super) async fn page(client: ApiClient) -> Response {
         return Redirect::to(&search::entity_path("owner", owner)).into_response();
     }
     if !client.caller.may_read_all() {
-        return search::own_owners(&client, Query::default()).await;
+        return search::list_permitted_owners(&client, Query::default()).await;
     }
-    let (overview, plays) = tokio::join!(client.get::<api::Overview>(PATH), plays(&client));
+    let (overview, plays) = tokio::join!(
+        client.get::<api::Overview>(OVERVIEW_PATH),
+        read_plays(&client)
+    );
     let page = OverviewPage {
         context: PageContext::new("Overview", "overview", &client.caller).follow_all(),
         overview,
-        export: client.export_links(PATH, false),
+        export: client.export_links(OVERVIEW_PATH, false),
         plays,
     };
     render_page(&page, page.overview.as_ref().err())

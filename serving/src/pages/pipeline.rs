@@ -14,9 +14,9 @@ use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render, render_page};
 use super::differences::Differences;
 use super::extractors::invalid_number_page;
-use super::formatting::{self, Moment, elapsed, number, percent};
+use super::formatting::{Moment, format_elapsed, format_number, format_percent};
 use super::live::parse_logged_source;
-use super::overview::{count_or_lower_bound, drift, lag, title};
+use super::overview::{format_count, format_drift, format_lag, source_title};
 use super::query::{Query, path_with_query};
 use crate::http::Path;
 
@@ -29,8 +29,8 @@ pub(crate) const DEAD_LETTERS_PAGE: &str = "/pipeline/dead-letters";
 pub(crate) const RECONCILIATIONS_PAGE: &str = "/pipeline/reconciliations";
 const RECONCILIATIONS_PATH: &str = "/api/v1/reconciliations";
 
-fn or_dash<T: Into<i128>>(value: Option<T>) -> String {
-    value.map_or_else(|| "–".to_owned(), number)
+fn format_or_dash<T: Into<i128>>(value: Option<T>) -> String {
+    value.map_or_else(|| "–".to_owned(), format_number)
 }
 
 /// CSS class of a run's state.
@@ -43,9 +43,9 @@ fn state_class(run: &api::RunResponse) -> &'static str {
     }
 }
 
-/// Duration of a run.
-fn run_duration(run: &api::RunResponse) -> String {
-    run.seconds.map_or_else(|| "–".to_owned(), elapsed)
+/// Formats the duration of a run.
+fn format_run_duration(run: &api::RunResponse) -> String {
+    run.seconds.map_or_else(|| "–".to_owned(), format_elapsed)
 }
 
 #[derive(Debug, Template)]
@@ -59,21 +59,21 @@ struct PipelinePage {
 impl PipelinePage {
     /// Export links for all runs of a source.
     fn all_runs(&self, source: &api::SourceOverview) -> ExportLinks {
-        let of_source = [("source", Some(source.source.name()))];
+        let parameters = [("source", Some(source.source.name()))];
         self.client
-            .export_links(&path_with_query(RUNS_PATH, &of_source), true)
+            .export_links(&path_with_query(RUNS_PATH, &parameters), true)
     }
 }
 
 /// Time when the generation of a partition's live state began.
 fn generation_start(partition: &api::PartitionOverview) -> Option<Moment> {
-    let began_ms = i64::try_from(partition.generation?).ok()?;
-    let began = Timestamp::from_millisecond(began_ms).ok()?;
-    Some(Moment::utc(&began.to_string()))
+    let start_ms = i64::try_from(partition.generation?).ok()?;
+    let start = Timestamp::from_millisecond(start_ms).ok()?;
+    Some(Moment::utc(&start.to_string()))
 }
 
 /// Status of a partition's live state.
-const fn state(partition: &api::PartitionOverview) -> &'static str {
+const fn partition_status(partition: &api::PartitionOverview) -> &'static str {
     match (partition.next_offset, partition.replaying) {
         (None, _) => "none yet",
         (Some(_), Some(true)) => "rebuilding",
@@ -100,9 +100,9 @@ struct RunPage {
     export: ExportLinks,
 }
 
-/// The cuts of a run.
-fn cuts(run: &api::RunResponse) -> String {
-    let cuts = run.cuts.iter().map(|cut| number(*cut));
+/// Formats the cuts of a run.
+fn format_cuts(run: &api::RunResponse) -> String {
+    let cuts = run.cuts.iter().map(|cut| format_number(*cut));
     cuts.collect::<Vec<_>>().join(" · ")
 }
 
@@ -114,8 +114,8 @@ struct Stage {
     percent: String,
 }
 
-/// The stages of a run, in the order of execution.
-fn stages(run: &api::RunResponse) -> Vec<Stage> {
+/// Parses the stages of a run from its report, in the order of execution.
+fn parse_stages(run: &api::RunResponse) -> Vec<Stage> {
     const ORDER: [&str; 8] = [
         "seal", "archive", "snapshot", "compute", "check", "publish", "drift", "drop",
     ];
@@ -132,14 +132,18 @@ fn stages(run: &api::RunResponse) -> Vec<Stage> {
             .position(|stage| stage == name)
             .unwrap_or(ORDER.len())
     });
-    let all: f64 = stages.iter().map(|(_, seconds)| seconds).sum();
+    let total_s: f64 = stages.iter().map(|(_, seconds)| seconds).sum();
     let stage = |(name, seconds): (&str, f64)| {
-        let share = if all > 0.0 { seconds / all } else { 0.0 };
+        let share = if total_s > 0.0 {
+            seconds / total_s
+        } else {
+            0.0
+        };
         Stage {
             name: name.to_owned(),
-            duration: elapsed(seconds),
+            duration: format_elapsed(seconds),
             share: format!("{share:.4}"),
-            percent: percent(share),
+            percent: format_percent(share),
         }
     };
     stages.into_iter().map(stage).collect()
@@ -151,32 +155,31 @@ struct DriftRow {
     job: String,
     keys: String,
     total: String,
-    why: String,
+    causes: String,
 }
 
 impl DriftRow {
-    fn all(run: &api::RunResponse) -> Vec<Self> {
+    fn parse_all(run: &api::RunResponse) -> Vec<Self> {
         let views = drift_field(run, "views").as_array();
         views.into_iter().flatten().map(Self::parse).collect()
     }
 
     fn parse(view: &Value) -> Self {
         let is_lower_bound = view.get("is_lower_bound") == Some(&Value::Bool(true));
-        let count = |name: &str| {
-            count_or_lower_bound(view.get(name).and_then(Value::as_u64), is_lower_bound)
-        };
+        let count =
+            |name: &str| format_count(view.get(name).and_then(Value::as_u64), is_lower_bound);
         let text = |name: &str| view.get(name).and_then(Value::as_str);
         let causes = view.get("causes").and_then(Value::as_object);
-        let causes = causes.into_iter().flatten().map(|(cause, part)| {
-            let part = part.as_u64().map(number).unwrap_or_default();
-            format!("{} {part}", cause.replace('_', " "))
+        let causes = causes.into_iter().flatten().map(|(cause, total)| {
+            let total = total.as_u64().map(format_number).unwrap_or_default();
+            format!("{} {total}", cause.replace('_', " "))
         });
         let causes = causes.collect::<Vec<_>>().join(", ");
         Self {
             job: text("job").unwrap_or_default().to_owned(),
             keys: count("keys"),
             total: count("total"),
-            why: text("unknown").map_or(causes, str::to_owned),
+            causes: text("unknown").map_or(causes, str::to_owned),
         }
     }
 }
@@ -220,7 +223,7 @@ fn page_with_outcome(
     error: Option<&ApiError>,
 ) -> Response {
     match outcome {
-        Some(Err(refused)) => render(refused.status(), page),
+        Some(Err(error)) => render(error.status(), page),
         Some(Ok(_)) | None => render_page(page, error),
     }
 }
@@ -268,10 +271,10 @@ pub(crate) async fn replay_dead_letters(client: &ApiClient, form: &Query) -> Api
     let response = client.post::<api::ReplayResponse>(&api_path).await?;
     let mut text = format!(
         "{} ingested, {} rejected again.",
-        number(response.accepted),
-        number(response.still_bad)
+        format_number(response.accepted),
+        format_number(response.still_bad)
     );
-    for (count, why) in [
+    for (count, reason) in [
         (
             response.superseded,
             "skipped: a row with the same id and version exists",
@@ -283,7 +286,7 @@ pub(crate) async fn replay_dead_letters(client: &ApiClient, form: &Query) -> Api
         ),
     ] {
         if count > 0 {
-            text.push_str(&format!(" {} {why}.", number(count)));
+            text.push_str(&format!(" {} {reason}.", format_number(count)));
         }
     }
     if let Some(first) = response.first {
@@ -326,16 +329,16 @@ struct ReconciliationsPage {
     /// Result of an approval that the form requested.
     outcome: Option<ApiResult<String>>,
     query: Query,
-    page: ApiResult<api::Reconciliations>,
+    page: ApiResult<api::ReconciliationsPage>,
     may_approve: bool,
     export: ExportLinks,
 }
 
 impl ReconciliationsPage {
-    fn rows<'a>(&self, page: &'a api::Reconciliations) -> Vec<ReconciliationRow<'a>> {
-        let mut seen = BTreeSet::new();
+    fn rows<'a>(&self, page: &'a api::ReconciliationsPage) -> Vec<ReconciliationRow<'a>> {
+        let mut newer = BTreeSet::new();
         let row =
-            |reconciliation| ReconciliationRow::new(reconciliation, self.may_approve, &mut seen);
+            |reconciliation| ReconciliationRow::new(reconciliation, self.may_approve, &mut newer);
         page.reconciliations.iter().map(row).collect()
     }
 }
@@ -346,7 +349,7 @@ struct ReconciliationRow<'a> {
     subject: String,
     outcome: String,
     class: &'static str,
-    why: Option<&'a str>,
+    reason: Option<&'a str>,
     /// Number of the reconciliation, if the caller may approve its result.
     to_approve: Option<u64>,
 }
@@ -355,19 +358,19 @@ struct ReconciliationRow<'a> {
 const APPROVABLE_OUTCOMES: [&str; 2] = ["differs", "held_back"];
 
 impl<'a> ReconciliationRow<'a> {
-    /// A row; `seen` contains the schedules and views whose newer reconciliations precede it.
+    /// A row; `newer` contains the schedules and views whose newer reconciliations precede it.
     fn new(
         reconciliation: &'a api::ReconciliationResponse,
         may_approve: bool,
-        seen: &mut BTreeSet<(&'a str, &'a str)>,
+        newer: &mut BTreeSet<(&'a str, &'a str)>,
     ) -> Self {
         let field = |name: &str| reconciliation.comparison.get(name).and_then(Value::as_str);
         let schedule_and_view = field("schedule").zip(field("view"));
-        let is_newest = schedule_and_view.is_some_and(|pair| seen.insert(pair));
+        let is_newest = schedule_and_view.is_some_and(|pair| newer.insert(pair));
         let is_open =
             field("outcome").is_some_and(|outcome| APPROVABLE_OUTCOMES.contains(&outcome));
         let can_approve = may_approve && is_newest && is_open && reconciliation.approval.is_none();
-        let compared = reconciliation
+        let number = reconciliation
             .comparison
             .get("number")
             .and_then(Value::as_u64);
@@ -397,11 +400,11 @@ impl<'a> ReconciliationRow<'a> {
             subject,
             outcome,
             class,
-            why: reconciliation
+            reason: reconciliation
                 .unknown
                 .as_deref()
                 .or_else(|| field("held_back")),
-            to_approve: compared.filter(|_| can_approve),
+            to_approve: number.filter(|_| can_approve),
         }
     }
 }
@@ -417,7 +420,7 @@ pub(crate) async fn approve_reconciliation(client: &ApiClient, form: &Query) -> 
     Ok(format!(
         "Approved: the next run of schedule {} repairs up to {} of {}.",
         response.schedule,
-        number(response.total),
+        format_number(response.total),
         response.view
     ))
 }

@@ -14,11 +14,11 @@ use super::api_error::{ApiError, ApiResult};
 use super::chart::Chart;
 use super::client::{ApiClient, EntityNames};
 use super::components::{
-    Choice, ExportLinks, PageContext, ProvenanceLabel, choices, kind_title, render_page,
-    share_meter, tabs,
+    Choice, ExportLinks, PageContext, ProvenanceLabel, build_choices, build_tabs, format_share,
+    kind_title, render_page,
 };
 use super::extractors::Number;
-use super::formatting::{Change, Moment, key, number, percent};
+use super::formatting::{Change, Moment, format_key, format_number, format_percent};
 use super::query::{Query, path_with_query};
 use super::search::entity_path;
 use crate::http::Caller;
@@ -98,7 +98,7 @@ impl PlaysPage {
     fn name(&self, row: &api::BreakdownRow) -> String {
         match row_id(row).and_then(|id| self.names.rows.get(id)) {
             Some(name) => name.to_owned(),
-            None => key(&row.key_text().into()),
+            None => format_key(&row.key_text().into()),
         }
     }
 
@@ -161,12 +161,12 @@ struct PlaysPageRequest {
 impl PlaysPageRequest {
     fn new(kind: NamedKind, id: String, query: Query, caller: &Caller) -> Self {
         let is_custom = query.get("from").is_some() || query.get("to").is_some();
-        let chosen = query.get("period");
+        let selected = query.get("period");
         // A form also sends the previous selection.
         let is_unchanged = query
             .get("shown")
-            .is_some_and(|shown| chosen == Some(shown));
-        let period = match chosen {
+            .is_some_and(|shown| selected == Some(shown));
+        let period = match selected {
             Some(_) if is_custom && is_unchanged => "custom",
             Some(period) if period != "custom" || is_custom => period,
             _ if is_custom => "custom",
@@ -199,10 +199,10 @@ impl PlaysPageRequest {
     }
 
     /// API path with the same filters and period, and additional parameters.
-    fn api_path(&self, endpoint: &str, more: &[(&str, Option<&str>)]) -> String {
-        let (own, is_custom) = (self.parameter(), self.period == "custom");
+    fn api_path(&self, endpoint: &str, additional: &[(&str, Option<&str>)]) -> String {
+        let (entity_parameter, is_custom) = (self.parameter(), self.period == "custom");
         let mut parameters = vec![
-            (own.as_str(), Some(self.id.as_str())),
+            (entity_parameter.as_str(), Some(self.id.as_str())),
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period.as_str())),
@@ -215,11 +215,11 @@ impl PlaysPageRequest {
                 "owner_id" => self.owner.as_deref(),
                 other => self.query.get(other),
             };
-            if filter != own {
+            if filter != entity_parameter {
                 parameters.push((filter, value));
             }
         }
-        parameters.extend(more);
+        parameters.extend(additional);
         path_with_query(&format!("/api/v1/stats/plays/{endpoint}"), &parameters)
     }
 
@@ -237,7 +237,7 @@ impl PlaysPageRequest {
     /// Link to this page with changed parameters.
     fn link(&self, changes: &[(&str, Option<&str>)]) -> String {
         self.query
-            .with(&entity_path(self.kind.name(), &self.id), changes)
+            .link_with(&entity_path(self.kind.name(), &self.id), changes)
     }
 
     /// Link to the next page of the breakdown.
@@ -255,10 +255,10 @@ impl PlaysPageRequest {
 
     /// Parameters that the form submits as hidden fields.
     fn hidden_fields(&self) -> Vec<(&'static str, &str)> {
-        let own_parameter = self.parameter();
-        let kept_parameters = FILTERS.into_iter().chain(["by", "date"]);
-        let kept_parameters = kept_parameters.filter(|name| *name != own_parameter);
-        kept_parameters
+        let entity_parameter = self.parameter();
+        let parameters = FILTERS.into_iter().chain(["by", "date"]);
+        let parameters = parameters.filter(|name| *name != entity_parameter);
+        parameters
             .filter_map(|name| Some((name, self.query.get(name)?)))
             .collect()
     }
@@ -267,12 +267,12 @@ impl PlaysPageRequest {
     fn breakdown_tabs(&self) -> Vec<Choice> {
         let page = entity_path(self.kind.name(), &self.id);
         let others = BREAKDOWNS.iter().filter(|(by, _)| *by != self.kind.name());
-        tabs(&self.query, &page, "by", others, &self.by)
+        build_tabs(&self.query, &page, "by", others, &self.by)
     }
 }
 
 /// The selected time zone.
-fn zone(query: &Query) -> TimeZone {
+fn selected_zone(query: &Query) -> TimeZone {
     let zone = query.get("tz").and_then(|name| TimeZone::get(name).ok());
     zone.unwrap_or(TimeZone::UTC)
 }
@@ -288,30 +288,33 @@ pub(super) async fn track(client: ApiClient, Number(id): Number, query: Query) -
 }
 
 async fn page(client: &ApiClient, request: PlaysPageRequest) -> Response {
-    let zone = zone(&request.query);
+    let zone = selected_zone(&request.query);
     let total_path = request.api_path("total", &[request.compare_parameter()]);
     let uniques_path = request.api_path("uniques", &[request.compare_parameter()]);
     let interval = ("interval", Some(request.interval.as_str()));
     let series_path = request.api_path("series", &[interval, request.compare_parameter()]);
-    let by = [
+    let breakdown_parameters = [
         ("by", Some(request.by.as_str())),
         ("limit", Some(BREAKDOWN_ROWS)),
         request.compare_parameter(),
         ("cursor", request.query.get("cursor")),
     ];
-    let breakdown_path = request.api_path("breakdown", &by[..3]);
-    let more_path = request.api_path("breakdown", &by);
+    let breakdown_path = request.api_path("breakdown", &breakdown_parameters[..3]);
+    let breakdown_page_path = request.api_path("breakdown", &breakdown_parameters);
     let (total, uniques, series, breakdown) = tokio::join!(
         client.get::<api::Total>(&total_path),
         client.get::<api::Uniques>(&uniques_path),
         client.get::<api::Series>(&series_path),
-        client.get::<api::Breakdown>(&more_path),
+        client.get::<api::Breakdown>(&breakdown_page_path),
     );
     let names = read_names(client, &request, total.is_ok(), breakdown.as_ref().ok()).await;
-    let export_links = |of: &str, is_paged: bool| client.export_links(of, is_paged);
-    let range = series.as_ref().ok().and_then(|found| range(found, &zone));
-    let step = request.interval.parse().unwrap_or(Interval::Day);
-    let (kind, name) = (request.kind.name(), names.own.clone());
+    let export_links = |path: &str, is_paged: bool| client.export_links(path, is_paged);
+    let range = series
+        .as_ref()
+        .ok()
+        .and_then(|series| format_range(series, &zone));
+    let point_interval = request.interval.parse().unwrap_or(Interval::Day);
+    let (kind, name) = (request.kind.name(), names.entity.clone());
     let numbered = format!("{kind} {}", request.id);
     let title = format!("{} {}", kind_title(request.kind), request.id);
     let page = PlaysPage {
@@ -328,12 +331,18 @@ async fn page(client: &ApiClient, request: PlaysPageRequest) -> Response {
         number: name.is_some().then_some(numbered),
         range: range.unwrap_or_default(),
         tiles: vec![
-            total_tile("Plays", total, export_links(&total_path, false)),
-            uniques_tile(uniques, export_links(&uniques_path, false)),
+            build_total_tile("Plays", total, export_links(&total_path, false)),
+            build_uniques_tile(uniques, export_links(&uniques_path, false)),
         ],
         adjacent_periods: adjacent_periods(&request, client.now(), &zone),
-        series: series
-            .map(|found| series_part(&found, step, &zone, export_links(&series_path, false))),
+        series: series.map(|series| {
+            build_series_part(
+                &series,
+                point_interval,
+                &zone,
+                export_links(&series_path, false),
+            )
+        }),
         breakdown_export: export_links(&breakdown_path, true),
         breakdown,
         request,
@@ -356,7 +365,7 @@ fn entity_kind(by: &str) -> Option<NamedKind> {
 #[derive(Debug)]
 struct PageNames {
     /// Name of the owner or track.
-    own: Option<String>,
+    entity: Option<String>,
     /// Names of the breakdown's rows.
     rows: EntityNames,
     /// Names in filters, by parameter.
@@ -380,7 +389,7 @@ async fn read_names(
             return EntityNames::default();
         };
         let ids = breakdown.rows.iter().filter_map(row_id);
-        client.names(by, ids.collect::<Vec<i64>>()).await
+        client.fetch_names(by, ids.collect::<Vec<i64>>()).await
     };
     // A filter would disclose the name of another owner's track.
     let may_read_all_names = is_read && client.caller.may_read_all();
@@ -392,30 +401,33 @@ async fn read_names(
             .filter(|_| may_read_all_names)?;
         let id = crate::http::parse_integer(value)?;
         Some(async move {
-            let name = client.names(kind, [id]).await.get(id)?.to_owned();
+            let name = client.fetch_names(kind, [id]).await.get(id)?.to_owned();
             Some((parameter, name))
         })
     });
-    let (own, rows, filters) =
-        tokio::join!(client.names(request.kind, id), rows, join_all(filters));
+    let (entities, rows, filters) = tokio::join!(
+        client.fetch_names(request.kind, id),
+        rows,
+        join_all(filters)
+    );
     PageNames {
-        own: id.and_then(|id| own.get(id).map(str::to_owned)),
+        entity: id.and_then(|id| entities.get(id).map(str::to_owned)),
         rows,
         filters: filters.into_iter().flatten().collect(),
     }
 }
 
-pub(super) fn total_tile(
+pub(super) fn build_total_tile(
     title: &'static str,
     total: ApiResult<api::Total>,
     export: ExportLinks,
 ) -> Tile {
     let content = total.map(|total| TileContent {
-        value: number(total.count),
+        value: format_number(total.count),
         note: total
             .previous
             .flatten()
-            .map(|before| format!("previously {}", number(before))),
+            .map(|previous| format!("previously {}", format_number(previous))),
         change: total.change.flatten().map(Change::new),
         provenance: ProvenanceLabel::new(&total.provenance),
     });
@@ -426,11 +438,11 @@ pub(super) fn total_tile(
     }
 }
 
-fn uniques_tile(uniques: ApiResult<api::Uniques>, export: ExportLinks) -> Tile {
+fn build_uniques_tile(uniques: ApiResult<api::Uniques>, export: ExportLinks) -> Tile {
     let content = uniques.map(|uniques| TileContent {
-        value: number(uniques.count),
+        value: format_number(uniques.count),
         note: (uniques.relative_error > 0.0)
-            .then(|| format!("± {}", percent(uniques.relative_error))),
+            .then(|| format!("± {}", format_percent(uniques.relative_error))),
         change: uniques.change.flatten().map(Change::new),
         provenance: ProvenanceLabel::new(&uniques.provenance),
     });
@@ -441,7 +453,7 @@ fn uniques_tile(uniques: ApiResult<api::Uniques>, export: ExportLinks) -> Tile {
     }
 }
 
-pub(super) fn series_part(
+pub(super) fn build_series_part(
     series: &api::Series,
     interval: Interval,
     zone: &TimeZone,
@@ -454,25 +466,25 @@ pub(super) fn series_part(
     }
 }
 
-/// Names of all time zones.
-fn zones() -> Vec<String> {
+/// Lists the names of all time zones.
+fn list_zones() -> Vec<String> {
     let zones = jiff::tz::db().available();
     zones.map(|name| name.to_string()).collect()
 }
 
-fn range(series: &api::Series, zone: &TimeZone) -> Option<String> {
+fn format_range(series: &api::Series, zone: &TimeZone) -> Option<String> {
     let first = Moment::new(&series.points.first()?.at, zone).text;
     let last = Moment::new(series.range.to.as_deref()?, zone).text;
     Some(format!("{first} to {last}"))
 }
 
-fn filters(request: &PlaysPageRequest, names: &[(&str, String)]) -> Vec<Filter> {
-    let own_parameter = request.parameter();
-    let found = FILTERS.into_iter().filter(|name| *name != own_parameter);
-    let found = found.filter_map(|name| {
+fn build_filters(request: &PlaysPageRequest, names: &[(&str, String)]) -> Vec<Filter> {
+    let entity_parameter = request.parameter();
+    let parameters = FILTERS.into_iter().filter(|name| *name != entity_parameter);
+    let filters = parameters.filter_map(|name| {
         let removable = request.query.get(name);
-        let by_key = request.owner.as_deref().filter(|_| name == "owner_id");
-        let id = removable.or(by_key)?;
+        let required_owner = request.owner.as_deref().filter(|_| name == "owner_id");
+        let id = removable.or(required_owner)?;
         let filter_name = names.iter().find(|(parameter, _)| *parameter == name);
         let value = filter_name.map_or(id, |(_, name)| name.as_str());
         let page =
@@ -488,7 +500,7 @@ fn filters(request: &PlaysPageRequest, names: &[(&str, String)]) -> Vec<Filter> 
         link: Some(request.link(&[("date", None), ("cursor", None)])),
         page: None,
     });
-    found.chain(date).collect()
+    filters.chain(date).collect()
 }
 
 /// Links to the previous period, and to the next one if it has begun.
@@ -523,9 +535,9 @@ fn adjacent_periods(
         "year" => date.last_of_year(),
         _ => date,
     };
-    let before = date.checked_sub(step).ok();
-    let after = date.checked_add(step).ok().filter(|_| last < today);
-    (before.map(link), after.map(link))
+    let previous = date.checked_sub(step).ok();
+    let next = date.checked_add(step).ok().filter(|_| last < today);
+    (previous.map(link), next.map(link))
 }
 
 /// The parameter that filters by a column of the breakdown.

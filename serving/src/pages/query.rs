@@ -27,17 +27,17 @@ impl Query {
     }
 
     /// The value of a parameter; empty if missing.
-    pub(crate) fn text(&self, name: &str) -> &str {
+    pub(crate) fn get_or_empty(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
     /// URL of the next page of a list.
-    pub(crate) fn next_page(&self, page: &str, cursor: &str) -> String {
-        self.with(page, &[("cursor", Some(cursor))])
+    pub(crate) fn next_page_url(&self, page: &str, cursor: &str) -> String {
+        self.link_with(page, &[("cursor", Some(cursor))])
     }
 
     /// URL of a page with these parameters, some of them changed or removed.
-    pub(crate) fn with(&self, page: &str, changes: &[(&str, Option<&str>)]) -> String {
+    pub(crate) fn link_with(&self, page: &str, changes: &[(&str, Option<&str>)]) -> String {
         let mut parameters = self.0.clone();
         for (name, value) in changes {
             match value {
@@ -86,8 +86,8 @@ mod tests {
             (query.get("kind"), query.get("country")),
             (None, Some("US"))
         );
-        let link = query.with("/owners/1", &[("country", None), ("by", Some("a b"))]);
+        let link = query.link_with("/owners/1", &[("country", None), ("by", Some("a b"))]);
         assert_eq!(link, "/owners/1?by=a+b&tz=Europe%2FBerlin");
-        assert_eq!(Query::parse(None).with("/", &[("a", None)]), "/");
+        assert_eq!(Query::parse(None).link_with("/", &[("a", None)]), "/");
     }
 }

@@ -56,9 +56,9 @@ pub(super) async fn find(client: ApiClient, query: Query) -> Response {
             "Enter its number: a search by name covers all owners, which your key may not read.",
         );
     }
-    let found = client.find(named_kind, text, NAMES_MAX).await;
-    if let Ok(found) = &found
-        && let [(id, _)] = found.as_slice()
+    let matches = client.find_names(named_kind, text, NAMES_MAX).await;
+    if let Ok(named) = &matches
+        && let [(id, _)] = named.as_slice()
     {
         return Redirect::to(&entity_path(kind, *id)).into_response();
     }
@@ -68,7 +68,7 @@ pub(super) async fn find(client: ApiClient, query: Query) -> Response {
         title,
         text: text.to_owned(),
         kind,
-        page: found,
+        page: matches,
     };
     render_page(&page, page.page.as_ref().err())
 }
@@ -87,19 +87,19 @@ impl OwnersPage {
         parse_integer(owner).map_or_else(|| owner.to_owned(), |id| self.names.or_number(id))
     }
 
-    fn applications(&self, owner: &str) -> String {
+    fn applications_url(&self, owner: &str) -> String {
         let changes = [("owner", Some(owner)), ("cursor", None)];
-        self.query.with("/applications", &changes)
+        self.query.link_with("/applications", &changes)
     }
 }
 
 /// Lists the owners that the key may read, with links to their applications.
-pub(crate) async fn own_owners(client: &ApiClient, query: Query) -> Response {
+pub(crate) async fn list_permitted_owners(client: &ApiClient, query: Query) -> Response {
     let owners = client.caller.owners();
     let page = OwnersPage {
         context: PageContext::new("Your owners", "overview", &client.caller),
         names: client
-            .names(NamedKind::Owner, owners.filter_map(parse_integer))
+            .fetch_names(NamedKind::Owner, owners.filter_map(parse_integer))
             .await,
         owners: client.caller.owners().map(str::to_owned).collect(),
         query,

@@ -37,24 +37,24 @@ const SESSION_S: i64 = 12 * 3_600;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) key: String,
-    until_s: i64,
+    expires_at_s: i64,
     code: String,
 }
 
 /// The signed text of a session; the digest of its key is signed in addition.
-fn session(key: &str, until_s: i64) -> String {
-    format!("session|{key}|{until_s}")
+fn format_session(key: &str, expires_at_s: i64) -> String {
+    format!("session|{key}|{expires_at_s}")
 }
 
 impl Session {
     /// Starts a session for a key.
     fn new(key: &str, now_s: i64, signer: &CookieSigner, digest: &KeyDigest) -> Option<Self> {
-        let until_s = now_s.saturating_add(SESSION_S);
-        let session = session(key, until_s);
+        let expires_at_s = now_s.saturating_add(SESSION_S);
+        let text = format_session(key, expires_at_s);
         Some(Self {
             key: key.to_owned(),
-            until_s,
-            code: signer.sign(&[digest.bytes(), session.as_bytes()])?,
+            expires_at_s,
+            code: signer.sign(&[digest.bytes(), text.as_bytes()])?,
         })
     }
 
@@ -67,28 +67,28 @@ impl Session {
     /// Parses a cookie value.
     fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split('.');
-        let (key, until_s, code) = (parts.next()?, parts.next()?, parts.next()?);
+        let (key, expires_at_s, code) = (parts.next()?, parts.next()?, parts.next()?);
         // Malformed values are not looked up or cached.
         let is_key = key.len() == ID_CHARS && key.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let can_be = is_key && code.len() == CODE_CHARS && parts.next().is_none();
-        can_be.then_some(())?;
+        let is_well_formed = is_key && code.len() == CODE_CHARS && parts.next().is_none();
+        is_well_formed.then_some(())?;
         Some(Self {
             key: key.to_owned(),
-            until_s: until_s.parse().ok()?,
+            expires_at_s: expires_at_s.parse().ok()?,
             code: code.to_owned(),
         })
     }
 
     /// True if the session was signed with this digest and has not expired.
     pub(crate) fn is_valid(&self, now_s: i64, signer: &CookieSigner, digest: &KeyDigest) -> bool {
-        let left_s = self.until_s.saturating_sub(now_s);
-        let session = session(&self.key, self.until_s);
-        (1..=SESSION_S).contains(&left_s)
-            && signer.verify(&[digest.bytes(), session.as_bytes()], &self.code)
+        let remaining_s = self.expires_at_s.saturating_sub(now_s);
+        let text = format_session(&self.key, self.expires_at_s);
+        (1..=SESSION_S).contains(&remaining_s)
+            && signer.verify(&[digest.bytes(), text.as_bytes()], &self.code)
     }
 
     fn to_cookie_value(&self) -> String {
-        format!("{}.{}.{}", self.key, self.until_s, self.code)
+        format!("{}.{}.{}", self.key, self.expires_at_s, self.code)
     }
 }
 
@@ -111,7 +111,7 @@ fn local_path(next: Option<&str>) -> String {
     next.filter(is_local).unwrap_or("/").to_owned()
 }
 
-fn page(next: String, error: Option<&str>) -> Response {
+fn render_form(next: String, error: Option<&str>) -> Response {
     let status = match error {
         Some(_) => StatusCode::UNAUTHORIZED,
         None => StatusCode::OK,
@@ -126,7 +126,7 @@ fn page(next: String, error: Option<&str>) -> Response {
 
 pub(crate) async fn show(RawQuery(query): RawQuery) -> Response {
     let query = Query::parse(query.as_deref());
-    page(local_path(query.get("next")), None)
+    render_form(local_path(query.get("next")), None)
 }
 
 pub(crate) async fn sign_in(
@@ -134,33 +134,35 @@ pub(crate) async fn sign_in(
     request: Request,
 ) -> Result<Response, Problem> {
     let (headers, uri) = (request.headers().clone(), request.uri().clone());
-    let api = &pages.state;
-    let form = timeout(FORM_TIMEOUT, body::text_up_to(api, request, FORM_BYTES_MAX)).await;
+    let api = &pages.api;
+    let form = timeout(FORM_TIMEOUT, body::read_up_to(api, request, FORM_BYTES_MAX)).await;
     let form = form.map_err(|_| {
         ProblemKind::SlowBody.with_detail("the form was not received in time: send it again")
     })??;
     let field = |name: &str| {
         let mut fields = form_urlencoded::parse(&form);
-        fields.find_map(|(of, value)| (of == name).then(|| value.into_owned()))
+        fields.find_map(|(key, value)| (key == name).then(|| value.into_owned()))
     };
     let next = local_path(field("next").as_deref());
     let unknown_key = "This key does not exist: check that you copied all of it.";
     let key = field("key").unwrap_or_default();
     let Some(token) = Token::parse(key.trim()) else {
-        return Ok(page(next, Some(unknown_key)));
+        return Ok(render_form(next, Some(unknown_key)));
     };
     // Only key lookups hold a permit, so slow clients do not block others.
-    let _permit = api.sign_ins.try_acquire().map_err(|_| {
+    let _permit = api.sign_in_permits.try_acquire().map_err(|_| {
         let detail = "too many concurrent sign-ins: try again in a few seconds";
-        ProblemKind::RateLimited.with_detail(detail).retry_after(5)
+        ProblemKind::RateLimited
+            .with_detail(detail)
+            .with_retry_after_s(5)
     })?;
     let now_ms = api.ports.clock.now_ms();
     let record = with_timeout(api, api.key_cache.verify(&token, now_ms)).await??;
     let Some(record) = record else {
-        return Ok(page(next, Some(unknown_key)));
+        return Ok(render_form(next, Some(unknown_key)));
     };
     if record.key.state(now_ms) != KeyState::Valid {
-        return Ok(page(
+        return Ok(render_form(
             next,
             Some("This key is expired or revoked: ask for a new one."),
         ));
@@ -171,7 +173,7 @@ pub(crate) async fn sign_in(
         &api.cookie_signer,
         &record.digest,
     ) else {
-        return Ok(page(next, Some(unknown_key)));
+        return Ok(render_form(next, Some(unknown_key)));
     };
     let redirect = Redirect::to(&next).into_response();
     let cookie = Cookie::new(COOKIE, &headers, &uri);
@@ -205,7 +207,7 @@ mod tests {
         ])
     }
 
-    fn sent(cookie: &str) -> Option<Session> {
+    fn parse_cookie(cookie: &str) -> Option<Session> {
         Session::from_request(&headers(cookie), &Uri::from_static("/"))
     }
 
@@ -215,8 +217,8 @@ mod tests {
         let signer = CookieSigner::from_secret(&Secret::default());
         let session = Session::new(token.id(), 1_000, &signer, &token.digest()).unwrap();
         let cookie = format!("a=b; {COOKIE}_8080={}; c=d", session.to_cookie_value());
-        assert_eq!(sent(&cookie).as_ref(), Some(&session));
-        assert_eq!(sent(&cookie.replace("_8080", "_8081")), None);
+        assert_eq!(parse_cookie(&cookie).as_ref(), Some(&session));
+        assert_eq!(parse_cookie(&cookie.replace("_8080", "_8081")), None);
         assert!(session.is_valid(1_000 + SESSION_S - 1, &signer, &token.digest()));
         assert!(!session.is_valid(1_000 + SESSION_S, &signer, &token.digest()));
         // Not issued yet.
@@ -226,7 +228,7 @@ mod tests {
         assert!(!session.is_valid(1_000, &other_signer, &token.digest()));
         for forged in [
             Session {
-                until_s: session.until_s + 1,
+                expires_at_s: session.expires_at_s + 1,
                 ..session.clone()
             },
             Session {
@@ -252,7 +254,7 @@ mod tests {
             &format!("backstitch_8080={long}.9.x"),
             &format!("backstitch_8080={}.9.{long}", token.id()),
         ] {
-            assert_eq!(sent(cookie), None);
+            assert_eq!(parse_cookie(cookie), None);
         }
     }
 

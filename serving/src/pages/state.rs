@@ -11,18 +11,18 @@ use crate::http::Api;
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
     /// Router of the API, which pages query.
-    pub(super) api: Router,
-    pub(crate) state: Arc<Api>,
+    pub(super) router: Router,
+    pub(crate) api: Arc<Api>,
 }
 
 impl Pages {
     pub(super) fn now_s(&self) -> i64 {
-        self.state.ports.clock.now_ms() / 1_000
+        self.api.ports.clock.now_ms() / 1_000
     }
 }
 
 impl FromRef<Pages> for Arc<Api> {
     fn from_ref(pages: &Pages) -> Self {
-        Self::clone(&pages.state)
+        Self::clone(&pages.api)
     }
 }

@@ -1,4 +1,4 @@
-//! Progress of connections, which reveals idle and stalled ones.
+//! Progress of connections, which reveals idle and stalled connections.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::lock::lock;
 
 /// Idle timeout while the maximum number of connections is open.
-const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
+const FULL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks of a connection.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -36,38 +36,38 @@ impl Exchange {
     /// receive it.
     pub(super) fn record_chunk(&self) {
         let now = Instant::now();
-        let mut state = self.activity.state();
-        state.progressed = now;
+        let mut state = self.activity.lock_state();
+        state.progressed_at = now;
         state.exchanges.insert(self.id, Some(now));
     }
 
     /// Records that the response waits for its handler, not for the client.
     pub(super) fn record_wait(&self) {
-        self.activity.state().exchanges.insert(self.id, None);
+        self.activity.lock_state().exchanges.insert(self.id, None);
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.activity.state().exchanges.remove(&self.id);
+        self.activity.lock_state().exchanges.remove(&self.id);
     }
 }
 
-/// Progress of one connection: a request begins, or the connection takes a chunk of a response.
-/// Pings do not count.
+/// Progress of one connection. It progresses when a request begins, and when it takes a chunk of a
+/// response. Pings do not count.
 #[derive(Debug)]
 pub(super) struct Activity {
-    state: Mutex<State>,
+    state: Mutex<ActivityState>,
     /// Counts running handlers, which have their own time limit.
     handlers: HandlerGuard,
 }
 
 #[derive(Debug)]
-struct State {
+struct ActivityState {
     is_http1: bool,
     /// When the head of the next request began. The first one begins when the connection opens.
-    head_began: Option<Instant>,
-    progressed: Instant,
+    head_began_at: Option<Instant>,
+    progressed_at: Instant,
     /// Id of the next exchange.
     next_id: u64,
     /// Exchanges whose response is not sent or whose body is not read completely. Each has the time
@@ -78,10 +78,10 @@ struct State {
 impl Activity {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        let state = Mutex::new(State {
+        let state = Mutex::new(ActivityState {
             is_http1: false,
-            head_began: Some(now),
-            progressed: now,
+            head_began_at: Some(now),
+            progressed_at: now,
             next_id: 0,
             exchanges: HashMap::new(),
         });
@@ -91,16 +91,16 @@ impl Activity {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, ActivityState> {
         lock(&self.state)
     }
 
     /// Counts a request whose head has arrived.
-    pub(super) fn begin(self: &Arc<Self>, is_http1: bool) -> Exchange {
-        let mut state = self.state();
+    pub(super) fn begin_exchange(self: &Arc<Self>, is_http1: bool) -> Exchange {
+        let mut state = self.lock_state();
         state.is_http1 = is_http1;
-        state.head_began = None;
-        state.progressed = Instant::now();
+        state.head_began_at = None;
+        state.progressed_at = Instant::now();
         let id = state.next_id;
         state.next_id += 1;
         state.exchanges.insert(id, None);
@@ -112,56 +112,56 @@ impl Activity {
     }
 
     /// Counts a handler that is running.
-    pub(super) fn handling(&self) -> HandlerGuard {
+    pub(super) fn guard_handler(&self) -> HandlerGuard {
         Arc::clone(&self.handlers)
     }
 
     /// Records progress.
     pub(super) fn record_progress(&self) {
-        self.state().progressed = Instant::now();
+        self.lock_state().progressed_at = Instant::now();
     }
 
     /// Records bytes from the client. Between requests they begin a head, except over HTTP/2, where
     /// clients also send pings.
     pub(super) fn record_read(&self, bytes: &[u8]) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if state.is_http1 && !bytes.is_empty() && state.exchanges.is_empty() {
-            state.head_began.get_or_insert_with(Instant::now);
+            state.head_began_at.get_or_insert_with(Instant::now);
         }
     }
 
     /// Completes once the connection has exceeded a timeout.
-    pub(super) async fn expired(&self, timeouts: &Timeouts, is_full: impl Fn() -> bool) {
+    pub(super) async fn wait_until_expired(&self, timeouts: &Timeouts, is_full: impl Fn() -> bool) {
         loop {
-            let left = self.time_left(timeouts, is_full());
-            if left.is_zero() {
+            let remaining = self.remaining_time(timeouts, is_full());
+            if remaining.is_zero() {
                 return;
             }
-            sleep(left.min(CHECK_INTERVAL)).await;
+            sleep(remaining.min(CHECK_INTERVAL)).await;
         }
     }
 
-    fn time_left(&self, timeouts: &Timeouts, is_full: bool) -> Duration {
-        let state = self.state();
-        match state.head_began {
+    fn remaining_time(&self, timeouts: &Timeouts, is_full: bool) -> Duration {
+        let state = self.lock_state();
+        match state.head_began_at {
             // Other exchanges do not extend the time of a stalled response.
-            _ if state.stalled_for() >= timeouts.idle => Duration::ZERO,
+            _ if state.stall_time() >= timeouts.idle => Duration::ZERO,
             _ if Arc::strong_count(&self.handlers) > 1 => CHECK_INTERVAL,
-            Some(began) => timeouts.head.saturating_sub(began.elapsed()),
+            Some(began_at) => timeouts.head.saturating_sub(began_at.elapsed()),
             None => {
-                let idle = match is_full && state.exchanges.is_empty() {
-                    true => IDLE_WHEN_FULL.min(timeouts.idle),
+                let idle_timeout = match is_full && state.exchanges.is_empty() {
+                    true => FULL_IDLE_TIMEOUT.min(timeouts.idle),
                     false => timeouts.idle,
                 };
-                idle.saturating_sub(state.progressed.elapsed())
+                idle_timeout.saturating_sub(state.progressed_at.elapsed())
             }
         }
     }
 }
 
-impl State {
+impl ActivityState {
     /// Returns how long the client has not received a chunk of a response.
-    fn stalled_for(&self) -> Duration {
+    fn stall_time(&self) -> Duration {
         let oldest = self.exchanges.values().flatten().min();
         oldest.map_or(Duration::ZERO, Instant::elapsed)
     }
@@ -179,15 +179,15 @@ mod tests {
             idle: Duration::from_secs(2),
         };
         let activity = Arc::new(Activity::new());
-        let waiting = activity.begin(false);
+        let waiting = activity.begin_exchange(false);
         waiting.record_wait();
-        let stalled = activity.begin(false);
+        let stalled = activity.begin_exchange(false);
         stalled.record_chunk();
         sleep(timeouts.idle).await;
-        activity.begin(false).record_chunk();
-        assert!(activity.time_left(&timeouts, false).is_zero());
+        activity.begin_exchange(false).record_chunk();
+        assert!(activity.remaining_time(&timeouts, false).is_zero());
         drop(stalled);
-        activity.begin(false).record_chunk();
-        assert!(!activity.time_left(&timeouts, false).is_zero());
+        activity.begin_exchange(false).record_chunk();
+        assert!(!activity.remaining_time(&timeouts, false).is_zero());
     }
 }

@@ -97,14 +97,14 @@ impl Drop for RequestBody {
 pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Arc<Exchange>) {
     let Ok(mut body) = unread.await else { return };
     let read = async {
-        let mut left = DRAIN_BYTES_MAX;
+        let mut remaining_bytes = DRAIN_BYTES_MAX;
         while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
         {
             let length = frame.data_ref().map_or(0, Bytes::len);
-            let Some(rest) = left.checked_sub(length) else {
+            let Some(remaining) = remaining_bytes.checked_sub(length) else {
                 return;
             };
-            left = rest;
+            remaining_bytes = remaining;
         }
     };
     timeout(DRAIN_TIMEOUT, read).await.ok();
@@ -114,13 +114,13 @@ pub(super) async fn drain(unread: oneshot::Receiver<Incoming>, _exchange: Arc<Ex
 pub(super) struct ResponseBody {
     body: axum::body::Body,
     /// Bytes from `body` that were not passed on yet.
-    rest: Bytes,
+    unsent: Bytes,
     chunk_bytes_max: usize,
     /// Moves into the last chunk.
     guard: Option<ResponseGuard>,
 }
 
-/// Kept until the last byte of a response is sent.
+/// Held until the last byte of a response is sent.
 struct ResponseGuard {
     exchange: Arc<Exchange>,
     /// The permit of the request.
@@ -151,7 +151,7 @@ impl ResponseBody {
         };
         response.map(|body| Self {
             body,
-            rest: Bytes::new(),
+            unsent: Bytes::new(),
             chunk_bytes_max: match is_http1 {
                 true => HTTP1_CHUNK_BYTES,
                 false => HTTP2_CHUNK_BYTES,
@@ -169,7 +169,7 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.rest.is_empty() {
+        if self.unsent.is_empty() {
             let polled = Pin::new(&mut self.body).poll_frame(context);
             if polled.is_pending()
                 && let Some(guard) = &self.guard
@@ -181,15 +181,15 @@ impl Body for ResponseBody {
                 ended => return Poll::Ready(ended),
             };
             match frame.into_data() {
-                Ok(data) => self.rest = data,
+                Ok(data) => self.unsent = data,
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
         if let Some(guard) = &self.guard {
             guard.exchange.record_chunk();
         }
-        let length = self.rest.len().min(self.chunk_bytes_max);
-        let mut chunk = self.rest.split_to(length);
+        let length = self.unsent.len().min(self.chunk_bytes_max);
+        let mut chunk = self.unsent.split_to(length);
         if self.is_end_stream()
             && let Some(guard) = self.guard.take()
         {
@@ -203,17 +203,17 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.unsent.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.rest.len() as u64;
+        let unsent_bytes = self.unsent.len() as u64;
         let hint = self.body.size_hint();
-        let mut whole = SizeHint::new();
-        whole.set_lower(hint.lower().saturating_add(rest));
+        let mut total_hint = SizeHint::new();
+        total_hint.set_lower(hint.lower().saturating_add(unsent_bytes));
         if let Some(upper) = hint.upper() {
-            whole.set_upper(upper.saturating_add(rest));
+            total_hint.set_upper(upper.saturating_add(unsent_bytes));
         }
-        whole
+        total_hint
     }
 }

@@ -8,7 +8,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
 use super::*;
-use crate::world::boards::serving;
 
 const CONNECTIONS_MAX: usize = 8;
 /// Time limit of each wait of a test.
@@ -38,10 +37,10 @@ fn router() -> Router {
 }
 
 async fn start() -> RunningServer {
-    start_with(router(), |_| {}).await
+    start_with(|_| {}).await
 }
 
-async fn start_with(router: Router, change: impl FnOnce(&mut Server)) -> RunningServer {
+async fn start_with(change: impl FnOnce(&mut Server)) -> RunningServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let options = ServingOptions {
@@ -49,7 +48,7 @@ async fn start_with(router: Router, change: impl FnOnce(&mut Server)) -> Running
         ..ServingOptions::default()
     };
     let shutdown = CancellationToken::new();
-    let mut server = Server::new(router, &options);
+    let mut server = Server::new(router(), &options);
     change(&mut server);
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(listener, shutdown.clone()));
@@ -162,14 +161,18 @@ fn window_update(stream: u8, bytes: usize) -> Vec<u8> {
 async fn read_slowly(mut stream: TcpStream) -> usize {
     let head = "GET /large HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n";
     send(&mut stream, head.as_bytes()).await;
-    let (mut taken, mut piece) = (0, vec![0; READ_BYTES]);
+    let (mut received_bytes, mut buffer) = (0, vec![0; READ_BYTES]);
     loop {
-        let until = taken + READ_BYTES;
-        while taken < until {
-            let read = timeout(TEST_TIMEOUT, stream.read(&mut piece[..until - taken])).await;
+        let pause_at = received_bytes + READ_BYTES;
+        while received_bytes < pause_at {
+            let read = timeout(
+                TEST_TIMEOUT,
+                stream.read(&mut buffer[..pause_at - received_bytes]),
+            )
+            .await;
             match read.expect("in time") {
-                Ok(0) | Err(_) => return taken,
-                Ok(read) => taken += read,
+                Ok(0) | Err(_) => return received_bytes,
+                Ok(read) => received_bytes += read,
             }
         }
         sleep(PAUSE).await;
@@ -179,18 +182,18 @@ async fn read_slowly(mut stream: TcpStream) -> usize {
 /// As [`read_slowly`] by HTTP/2. Also returns whether the response is complete.
 async fn read_slowly_by_http2(mut stream: TcpStream) -> (usize, bool) {
     send(&mut stream, &request_with_closed_window("/large")).await;
-    let (mut taken, mut frames) = (0, Vec::new());
+    let (mut received_bytes, mut frames) = (0, Vec::new());
     loop {
-        let until = taken + READ_BYTES.min(LARGE.len() - taken);
+        let pause_at = received_bytes + READ_BYTES.min(LARGE.len() - received_bytes);
         send(
             &mut stream,
             &[window_update(0, READ_BYTES), window_update(1, READ_BYTES)].concat(),
         )
         .await;
-        while taken < until {
+        while received_bytes < pause_at {
             let read = timeout(TEST_TIMEOUT, stream.read_buf(&mut frames)).await;
             if matches!(read.expect("in time"), Ok(0) | Err(_)) {
-                return (taken, false);
+                return (received_bytes, false);
             }
             while let [a, b, c, kind, flags, ..] = *frames {
                 let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).expect("a length");
@@ -198,9 +201,9 @@ async fn read_slowly_by_http2(mut stream: TcpStream) -> (usize, bool) {
                     break;
                 }
                 frames.drain(..length + 9);
-                taken += if kind == 0 { length } else { 0 };
+                received_bytes += if kind == 0 { length } else { 0 };
                 if kind == 0 && flags & 1 == 1 {
-                    return (taken, true);
+                    return (received_bytes, true);
                 }
             }
         }
@@ -209,25 +212,21 @@ async fn read_slowly_by_http2(mut stream: TcpStream) -> (usize, bool) {
 }
 
 /// Reads until the connection ends. Returns the number of bytes.
-async fn until_end(stream: &mut TcpStream) -> usize {
-    let (mut all, mut piece) = (0, vec![0; READ_BYTES]);
+async fn read_until_end(stream: &mut TcpStream) -> usize {
+    let (mut received_bytes, mut buffer) = (0, vec![0; READ_BYTES]);
     loop {
-        let read = timeout(TEST_TIMEOUT, stream.read(&mut piece)).await;
+        let read = timeout(TEST_TIMEOUT, stream.read(&mut buffer)).await;
         match read.expect("an end in time") {
-            Ok(0) | Err(_) => return all,
-            Ok(read) => all += read,
+            Ok(0) | Err(_) => return received_bytes,
+            Ok(read) => received_bytes += read,
         }
     }
 }
 
-/// Types of HTTP/2 frames with the body and the head of a response.
-const DATA: u8 = 0;
-const HEAD: u8 = 1;
-
-/// Returns whether HTTP/2 frames include one of a type.
-fn has_frame(mut frames: &[u8], wanted: u8) -> bool {
+/// Returns whether HTTP/2 frames include the head of a response.
+fn has_response_head(mut frames: &[u8]) -> bool {
     while let [a, b, c, kind, ..] = *frames {
-        if kind == wanted {
+        if kind == 1 {
             return true;
         }
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -237,33 +236,32 @@ fn has_frame(mut frames: &[u8], wanted: u8) -> bool {
     false
 }
 
-/// Reads until a frame of a type arrives, and adds everything to `frames`.
-async fn read_until(stream: &mut TcpStream, frames: &mut Vec<u8>, wanted: u8) {
-    while !has_frame(frames, wanted) {
-        let Ok(read) = timeout(TEST_TIMEOUT, stream.read_buf(frames)).await else {
-            panic!("no frame of kind {wanted} in {frames:?}");
-        };
-        assert!(read.expect("frames") > 0);
+/// Reads HTTP/2 frames until the head of a response arrives.
+async fn read_response_head(stream: &mut TcpStream) {
+    let mut frames = Vec::new();
+    while !has_response_head(&frames) {
+        let read = timeout(TEST_TIMEOUT, stream.read_buf(&mut frames)).await;
+        assert!(read.expect("a head in time").expect("frames") > 0);
     }
 }
 
 #[tokio::test]
 async fn a_slow_client_receives_its_whole_response() {
-    let running = start_with(router(), |server| {
+    let running = start_with(|server| {
         server.timeouts.idle = Duration::from_secs(4);
     })
     .await;
     let slow = read_slowly(running.connect_from("127.0.0.3:0").await);
     let slow_by_http2 = read_slowly_by_http2(running.connect_from("127.0.0.4:0").await);
-    let (taken, by_http2, ()) = tokio::join!(slow, slow_by_http2, running.serves_others());
-    assert!(taken > LARGE.len(), "{taken}");
+    let (received_bytes, by_http2, ()) = tokio::join!(slow, slow_by_http2, running.serves_others());
+    assert!(received_bytes > LARGE.len(), "{received_bytes}");
     assert_eq!(by_http2, (LARGE.len(), true));
     running.end().await;
 }
 
 #[tokio::test]
 async fn closes_a_connection_with_a_stalled_response() {
-    let running = start_with(router(), |server| {
+    let running = start_with(|server| {
         server.timeouts.idle = Duration::from_secs(1);
     })
     .await;
@@ -271,7 +269,7 @@ async fn closes_a_connection_with_a_stalled_response() {
     send(&mut by_http1, b"GET /large HTTP/1.1\r\nhost: here\r\n\r\n").await;
     let mut by_http2 = running.connect().await;
     send(&mut by_http2, &request_with_closed_window("/")).await;
-    read_until(&mut by_http2, &mut Vec::new(), HEAD).await;
+    read_response_head(&mut by_http2).await;
     running.serves_others().await;
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     let pinged = async {
@@ -284,71 +282,31 @@ async fn closes_a_connection_with_a_stalled_response() {
         .expect("an end in spite of pings");
     // Reading earlier would count as progress.
     sleep(Duration::from_secs(3)).await;
-    let taken = until_end(&mut by_http1).await;
-    assert!(taken < LARGE.len(), "{taken}");
-    running.end().await;
-}
-
-#[tokio::test]
-async fn a_request_keeps_its_permit_until_its_response_is_received() {
-    let (serving, _) = serving(ServingOptions {
-        requests_max: 1,
-        ..ServingOptions::default()
-    });
-    let running = start_with(serving.router(), |_| {}).await;
-    let status = async |uri: &str| {
-        let mut stream = running.connect().await;
-        let request = format!("GET {uri} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        send(&mut stream, request.as_bytes()).await;
-        let mut answer = String::new();
-        let read = timeout(TEST_TIMEOUT, stream.read_to_string(&mut answer)).await;
-        read.expect("in time").expect("an answer");
-        answer.split(' ').nth(1).expect("a status").to_owned()
-    };
-    let mut taking = running.connect().await;
-    send(&mut taking, &request_with_closed_window("/openapi.json")).await;
-    let mut frames = Vec::new();
-    read_until(&mut taking, &mut frames, HEAD).await;
-    assert_eq!(status("/openapi.json").await, "503");
-    assert_eq!(status("/livez").await, "200");
-    // One byte is not the whole response.
-    send(&mut taking, &window_update(1, 1)).await;
-    read_until(&mut taking, &mut frames, DATA).await;
-    assert_eq!(status("/openapi.json").await, "503");
-    send(
-        &mut taking,
-        &[window_update(0, 1 << 24), window_update(1, 1 << 24)].concat(),
-    )
-    .await;
-    let taken = async {
-        while status("/openapi.json").await != "200" {
-            sleep(PAUSE).await;
-        }
-    };
-    timeout(TEST_TIMEOUT, taken).await.expect("a permit");
+    let received_bytes = read_until_end(&mut by_http1).await;
+    assert!(received_bytes < LARGE.len(), "{received_bytes}");
     running.end().await;
 }
 
 #[tokio::test]
 async fn the_head_timeout_closes_silent_connections() {
-    let running = start_with(router(), |server| {
+    let running = start_with(|server| {
         server.timeouts.head = Duration::from_millis(500);
     })
     .await;
-    let mut held = Vec::new();
-    for begun in ["", "PRI * HT", "GET / HTTP/1.1\r\nhost:"].repeat(CONNECTIONS_MAX) {
+    let mut open_streams = Vec::new();
+    for partial_request in ["", "PRI * HT", "GET / HTTP/1.1\r\nhost:"].repeat(CONNECTIONS_MAX) {
         let mut stream = running.connect().await;
-        send(&mut stream, begun.as_bytes()).await;
-        held.push(stream);
+        send(&mut stream, partial_request.as_bytes()).await;
+        open_streams.push(stream);
     }
     running.serves_others().await;
-    assert_eq!(until_end(&mut held[0]).await, 0);
+    assert_eq!(read_until_end(&mut open_streams[0]).await, 0);
     running.end().await;
 }
 
 #[tokio::test]
 async fn the_head_timeout_closes_slow_connections() {
-    let running = start_with(router(), |server| {
+    let running = start_with(|server| {
         server.timeouts.head = Duration::from_millis(500);
     })
     .await;
@@ -375,13 +333,13 @@ async fn closes_idle_connections_at_the_connection_limit() {
     let running = start().await;
     // A request in flight is not closed.
     let mut sending = send_half(&running).await;
-    let mut held = Vec::new();
+    let mut open_streams = Vec::new();
     for _ in 0..2 * CONNECTIONS_MAX {
         let mut stream = running.connect().await;
         assert_eq!(send_request(&mut stream).await, Outcome::Answer);
-        held.push(stream);
+        open_streams.push(stream);
     }
-    assert_eq!(send_request(&mut held[0]).await, Outcome::End);
+    assert_eq!(send_request(&mut open_streams[0]).await, Outcome::End);
     finish_body(&mut sending).await;
     assert_eq!(send_request(&mut sending).await, Outcome::Answer);
     running.end().await;
@@ -389,7 +347,7 @@ async fn closes_idle_connections_at_the_connection_limit() {
 
 #[tokio::test]
 async fn limits_the_connections_of_an_address() {
-    let running = start_with(router(), |server| server.is_local = |_| false).await;
+    let running = start_with(|server| server.is_local = |_| false).await;
     let mut greedy = Vec::new();
     for _ in 0..200 {
         greedy.push(running.connect_from("127.0.0.3:0").await);
@@ -400,12 +358,14 @@ async fn limits_the_connections_of_an_address() {
         assert_eq!(send_request(stream).await, Outcome::End);
     }
     drop(greedy);
-    let again = async {
+    let connect_again = async {
         while send_request(&mut running.connect_from("127.0.0.3:0").await).await == Outcome::End {
             sleep(PAUSE).await;
         }
     };
-    timeout(TEST_TIMEOUT, again).await.expect("a free share");
+    timeout(TEST_TIMEOUT, connect_again)
+        .await
+        .expect("a free share");
     running.end().await;
 }
 
@@ -502,8 +462,10 @@ async fn answers_and_then_closes_an_endless_body() {
             .is_ok_and(|read| read > 0)
         {}
     };
-    let both = async { tokio::join!(sending, reading, running.serves_others()) };
-    timeout(TEST_TIMEOUT, both).await.expect("an end in time");
+    let exchange = async { tokio::join!(sending, reading, running.serves_others()) };
+    timeout(TEST_TIMEOUT, exchange)
+        .await
+        .expect("an end in time");
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.contains(REFUSED), "{answer}");
     running.end().await;

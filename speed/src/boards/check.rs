@@ -8,20 +8,20 @@ use schemas::seam::{Checkpoint, PartitionState};
 use stores::board_cache::{
     BoardCache, BoardName, BoardQuery, BoardRow, BoardSelection, CacheLookup, CachedBoard,
 };
+use stores::boards::{NodesError, StoredNodes, load_boards};
 use stores::live::LiveRead;
 
 use super::known::KnownBoard;
 use super::mismatch::SuspectedMismatch;
-use super::{Boards, StepOutcome};
+use super::{CachedBoards, StepOutcome};
 use crate::Result;
-use stored::boards::{NodesError, StoredNodes, load_boards};
 
 /// Rows per comparison.
-const ROWS: usize = 64;
+const ROWS_PER_CHECK: usize = 64;
 /// Step between compared positions. It is a prime, so that the positions spread over the board.
 const OFFSET_STRIDE: u64 = 7_919;
 
-impl Boards {
+impl CachedBoards {
     /// Compares some rows of one board, and drops it if they differ.
     ///
     /// The snapshot of a run may be newer than the partition state. Then batch rows contain changes
@@ -32,17 +32,17 @@ impl Boards {
         cache: &dyn BoardCache,
         checkpoint: Checkpoint,
     ) -> Result<StepOutcome> {
-        let suspect = self.suspect.as_ref();
-        if suspect.is_some_and(|suspect| checkpoint.next_offset < suspect.log_end) {
+        let suspected = self.suspected_mismatch.as_ref();
+        if suspected.is_some_and(|suspected| checkpoint.next_offset < suspected.log_end) {
             return Ok(StepOutcome::Idle);
         }
         let filled: Vec<&KnownBoard> = self
-            .known
+            .known_boards
             .all()
             .filter(|known| known.board.bytes.is_some())
             .collect();
-        let at = self.checks % (filled.len().max(1) as u64);
-        let Some(known) = filled.get(usize::try_from(at).unwrap_or(0)) else {
+        let index = self.check_count % (filled.len().max(1) as u64);
+        let Some(known) = filled.get(usize::try_from(index).unwrap_or(0)) else {
             return Ok(StepOutcome::Idle);
         };
         let board = known.board.clone();
@@ -54,20 +54,20 @@ impl Boards {
                 None
             }
         };
-        let suspect = self.suspect.take();
+        let suspected = self.suspected_mismatch.take();
         let Some((difference, root)) = difference else {
-            self.checks = self.checks.wrapping_add(1);
+            self.check_count = self.check_count.wrapping_add(1);
             self.measure(cache, &board).await;
             return Ok(StepOutcome::Idle);
         };
-        if suspect.is_none_or(|suspect| suspect.id != board.id || suspect.root != root) {
+        if suspected.is_none_or(|suspected| suspected.id != board.id || suspected.root != root) {
             let topic = self.id.source.topic();
             let log_end = self.ports.log.end(topic, self.id.partition).await?;
             let id = board.id;
-            self.suspect = Some(SuspectedMismatch { id, root, log_end });
+            self.suspected_mismatch = Some(SuspectedMismatch { id, root, log_end });
             return Ok(StepOutcome::Idle);
         }
-        self.checks = self.checks.wrapping_add(1);
+        self.check_count = self.check_count.wrapping_add(1);
         tracing::error!(
             view = board.name.view,
             difference,
@@ -80,13 +80,13 @@ impl Boards {
 
     /// Drops a known board if its keys are missing from the cache. Called after a reader did not
     /// find it.
-    pub(super) async fn confirm_exists(
+    pub(super) async fn drop_if_missing(
         &mut self,
         cache: &dyn BoardCache,
         checkpoint: Checkpoint,
         name: &BoardName,
     ) -> Result<StepOutcome> {
-        let Some(board) = self.known.get(name).map(|known| known.board.clone()) else {
+        let Some(board) = self.known_boards.get(name).map(|known| known.board.clone()) else {
             return Ok(StepOutcome::More);
         };
         let query = BoardQuery {
@@ -122,7 +122,7 @@ impl Boards {
         checkpoint: Checkpoint,
         known: &KnownBoard,
     ) -> Result<Option<(String, Bytes)>, BoardError<NodesError>> {
-        let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
+        let store_error = |error: stores::Error| BoardError::Store(NodesError::from(error));
         let name = &known.board.name;
         let Some(job) = self.jobs.iter().find(|job| job.view() == name.view) else {
             return Ok(None);
@@ -134,31 +134,31 @@ impl Boards {
         let (live, views) = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
         let loaded = load_boards(live, views, job, self.id, &name.key).await?;
         let nodes = StoredNodes::new(&*self.ports.views, &name.view, &name.key);
-        let on_board = loaded
+        let board = loaded
             .key_boards
-            .board(&nodes, &known.section.board)
+            .open_board(&nodes, &known.section.board)
             .await?;
-        let sum = on_board.sum();
-        let offset = self.checks.wrapping_mul(OFFSET_STRIDE) % sum.count.max(1);
+        let sum = board.sum();
+        let offset = self.check_count.wrapping_mul(OFFSET_STRIDE) % sum.count.max(1);
         // The compared rows of the board must be in the cache. The cached rows at the same
         // positions must be on the board, and without filters at the same positions.
-        let mut expected = on_board.page(offset, ROWS).await?;
+        let mut expected = board.page(offset, ROWS_PER_CHECK).await?;
         let members = expected.iter().map(|row| row.member.clone()).collect();
         let page = BoardSelection::Page {
             offset,
-            limit: ROWS,
+            limit: ROWS_PER_CHECK,
         };
         let mut cached = Vec::new();
-        for want in [BoardSelection::Members(members), page] {
+        for selection in [BoardSelection::Members(members), page] {
             let query = BoardQuery {
                 name: name.clone(),
                 partition,
                 score_bytes: 8 * job.score().0.len(),
-                selection: want,
+                selection,
             };
             let queries = [query];
             let read = cache.read_boards(source, &queries).await;
-            let Some(read) = read.map_err(store)?.pop() else {
+            let Some(read) = read.map_err(store_error)?.pop() else {
                 return Ok(None);
             };
             // A change during the comparison invalidates it.
@@ -170,35 +170,38 @@ impl Boards {
                 _ => return Ok(Some(("it is missing".to_owned(), loaded.root))),
             }
         }
-        let own = loaded
+        let own_state = loaded
             .partition_states
             .get(partition as usize)
             .and_then(Option::as_ref);
-        let is_unchanged = is_current(own);
-        let (Some(page), Some(found), true) = (cached.pop(), cached.pop(), is_unchanged) else {
+        let is_unchanged = is_current(own_state);
+        let (Some(page), Some(members), true) = (cached.pop(), cached.pop(), is_unchanged) else {
             return Ok(None);
         };
         let payloads = expected.iter().map(|row| row.payload.as_slice());
-        let matches = known.section.matching(job.payload(), payloads);
-        let matches = matches.map_err(damaged)?;
+        let matches = known.section.match_payloads(job.payload(), payloads);
+        let matches = matches.map_err(damaged_error)?;
         remove_filter_columns(job, &mut expected)?;
-        let difference = if !matches_cache(&found, &expected, &matches) {
+        let difference = if !matches_cache(&members, &expected, &matches) {
             Some(format!("a row at or after position {offset}"))
         } else if known.section.filters.is_empty() {
             let is_right = (page.count, page.weight) == (sum.count, sum.weight)
                 && are_equal(&page.rows, &expected);
             (!is_right).then(|| "its rows by position, or its totals".to_owned())
         } else {
-            find_foreign_row(job, &on_board, &page).await?
+            find_foreign_row(job, &board, &page).await?
         };
         Ok(difference.map(|difference| (difference, loaded.root)))
     }
 }
 
 /// Returns whether the cache contains exactly those of the rows that match the filters.
-fn matches_cache(found: &CachedBoard, expected: &[RankedEntry], matches: &[bool]) -> bool {
+fn matches_cache(cached_rows: &CachedBoard, expected: &[RankedEntry], matches: &[bool]) -> bool {
     expected.iter().zip(matches).all(|(row, is_match)| {
-        let cached = found.rows.iter().find(|cached| cached.member == row.member);
+        let cached = cached_rows
+            .rows
+            .iter()
+            .find(|cached| cached.member == row.member);
         match cached {
             Some(cached) => *is_match && is_equal(cached, row),
             None => !is_match,
@@ -209,11 +212,11 @@ fn matches_cache(found: &CachedBoard, expected: &[RankedEntry], matches: &[bool]
 /// Returns a description of the problem if a cached row is not on the board.
 async fn find_foreign_row(
     job: &Job<Board>,
-    on_board: &BoardSnapshot<'_, StoredNodes<'_>>,
+    board: &BoardSnapshot<'_, StoredNodes<'_>>,
     page: &CachedBoard,
 ) -> Result<Option<String>, BoardError<NodesError>> {
     let members: Vec<&[u8]> = page.rows.iter().map(|row| row.member.as_slice()).collect();
-    let mut rows = on_board.members(&members).await?;
+    let mut rows = board.find_members(&members).await?;
     remove_filter_columns(job, &mut rows)?;
     for cached in &page.rows {
         let row = rows.iter().find(|row| row.member == cached.member);
@@ -224,7 +227,7 @@ async fn find_foreign_row(
     Ok(None)
 }
 
-fn damaged(error: KeyError) -> BoardError<NodesError> {
+fn damaged_error(error: KeyError) -> BoardError<NodesError> {
     BoardError::Damaged(error.to_string())
 }
 
@@ -239,7 +242,9 @@ fn remove_filter_columns(
     rows: &mut [RankedEntry],
 ) -> Result<(), BoardError<NodesError>> {
     for row in rows {
-        row.payload = job.shown_payload(&row.payload).map_err(damaged)?;
+        row.payload = job
+            .without_filter_columns(&row.payload)
+            .map_err(damaged_error)?;
     }
     Ok(())
 }

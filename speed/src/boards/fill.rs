@@ -9,12 +9,12 @@ use jobs::{Board, Job};
 use schemas::key::KeyError;
 use schemas::seam::{Epoch, Generation};
 use stores::board_cache::{BoardRow, RegisteredBoard};
+use stores::boards::{NodesError, StoredNodes, load_boards};
 use stores::live::{LiveRead, PartitionId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::SpeedPorts;
-use stored::boards::{NodesError, StoredNodes, load_boards};
 
 /// Maximum batches that wait for the worker.
 const QUEUED_BATCHES_MAX: usize = 2;
@@ -37,7 +37,7 @@ pub(super) enum FillStep {
 pub(super) struct BoardFill {
     pub(super) board: RegisteredBoard,
     /// Members that changed since the board was registered. Their rows are already in the cache.
-    pub(super) touched: HashSet<Vec<u8>>,
+    pub(super) changed_members: HashSet<Vec<u8>>,
     /// Number of batches in the cache.
     pub(super) steps: u64,
     batches: mpsc::Receiver<FillStep>,
@@ -59,7 +59,7 @@ pub(super) struct FillRequest {
 }
 
 /// Reads one board.
-struct BoardReader {
+struct FillReader {
     id: PartitionId,
     generation: Generation,
     partitions: u32,
@@ -86,8 +86,8 @@ impl BoardFill {
             batch_rows,
             rows_max,
         } = request;
-        let (send, batches) = mpsc::channel(QUEUED_BATCHES_MAX);
-        let reader = BoardReader {
+        let (sender, batches) = mpsc::channel(QUEUED_BATCHES_MAX);
+        let reader = FillReader {
             id,
             generation,
             partitions,
@@ -97,13 +97,13 @@ impl BoardFill {
             key: board.name.key.clone(),
             batch_rows,
             rows_max,
-            batches: send,
+            batches: sender,
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(reader.run());
         Self {
             board,
-            touched: HashSet::new(),
+            changed_members: HashSet::new(),
             steps: 0,
             batches,
             _reader: tasks,
@@ -117,71 +117,78 @@ impl BoardFill {
     }
 }
 
-impl BoardReader {
+impl FillReader {
     async fn run(self) {
-        let last = match self.rows().await {
-            Ok(last) => last,
+        let final_step = match self.read_rows().await {
+            Ok(final_step) => final_step,
             Err(error) => FillStep::Failed(error.to_string()),
         };
         // If the receiver was dropped, the worker fills another board.
-        drop(self.batches.send(last).await);
+        drop(self.batches.send(final_step).await);
     }
 
-    async fn rows(&self) -> Result<FillStep, BoardError<NodesError>> {
+    async fn read_rows(&self) -> Result<FillStep, BoardError<NodesError>> {
         let (live, views) = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
         let loaded = load_boards(live, views, &self.job, self.id, &self.key).await?;
         let view = self.job.view();
-        let newest = loaded.runs.complete_epochs.get(view).copied().unwrap_or(0);
-        let cuts = loaded.runs.runs.get(newest).map_or(0, |run| run.cuts.len());
-        if newest == 0 || cuts != self.partitions as usize {
-            let why = "no complete run covers all partitions";
-            return Ok(FillStep::Failed(why.to_owned()));
+        let newest_epoch = loaded.runs.complete_epochs.get(view).copied().unwrap_or(0);
+        let cut_count = loaded
+            .runs
+            .runs
+            .get(newest_epoch)
+            .map_or(0, |run| run.cuts.len());
+        if newest_epoch == 0 || cut_count != self.partitions as usize {
+            let reason = "no complete run covers all partitions";
+            return Ok(FillStep::Failed(reason.to_owned()));
         }
-        let own = loaded.partition_states.get(self.id.partition as usize);
-        let own = own.and_then(Option::as_ref);
-        if own.is_none_or(|state| state.generation != self.generation) {
+        let own_state = loaded.partition_states.get(self.id.partition as usize);
+        let own_state = own_state.and_then(Option::as_ref);
+        if own_state.is_none_or(|state| state.generation != self.generation) {
             return Ok(FillStep::Failed("live state was rebuilt".to_owned()));
         }
         let mut epochs: HashMap<&[u8], Epoch> = HashMap::new();
-        if let Some(states) = &loaded.states {
-            for (row, epoch) in states.epochs.values().iter().enumerate() {
-                let newest = epochs.entry(states.members.value(row)).or_default();
-                *newest = (*newest).max(*epoch);
+        if let Some(live_entries) = &loaded.live_entries {
+            for (row, epoch) in live_entries.epochs.values().iter().enumerate() {
+                let newest_epoch = epochs.entry(live_entries.members.value(row)).or_default();
+                *newest_epoch = (*newest_epoch).max(*epoch);
             }
         }
         let nodes = StoredNodes::new(&*self.ports.views, view, &self.key);
-        let on_board = loaded.key_boards.board(&nodes, &self.section.board).await?;
-        self.send_batches(&on_board, &epochs).await
+        let board = loaded
+            .key_boards
+            .open_board(&nodes, &self.section.board)
+            .await?;
+        self.send_batches(&board, &epochs).await
     }
 
     /// Sends the rows of a board as of the read of its live entries.
     async fn send_batches(
         &self,
-        on_board: &BoardSnapshot<'_, StoredNodes<'_>>,
+        board: &BoardSnapshot<'_, StoredNodes<'_>>,
         epochs: &HashMap<&[u8], Epoch>,
     ) -> Result<FillStep, BoardError<NodesError>> {
-        let damaged = |error: KeyError| BoardError::Damaged(error.to_string());
-        let count = on_board.sum().count;
+        let damaged_error = |error: KeyError| BoardError::Damaged(error.to_string());
+        let count = board.sum().count;
         if self.section.filters.is_empty() && count > self.rows_max {
             return Ok(FillStep::TooLarge(count));
         }
-        let (mut offset, mut sent) = (0, 0);
+        let (mut offset, mut sent_rows) = (0, 0);
         while offset < count {
-            let rows = on_board.page(offset, self.batch_rows).await?;
+            let rows = board.page(offset, self.batch_rows).await?;
             if rows.is_empty() {
                 break;
             }
             offset += rows.len() as u64;
             let payloads = rows.iter().map(|row| row.payload.as_slice());
-            let matching = self.section.matching(self.job.payload(), payloads);
-            let matching = matching.map_err(damaged)?;
+            let matching = self.section.match_payloads(self.job.payload(), payloads);
+            let matching = matching.map_err(damaged_error)?;
             let mut batch = Vec::with_capacity(rows.len());
             for (row, is_match) in rows.into_iter().zip(matching) {
                 if is_match {
-                    let is_live = on_board.is_live(&row.member);
+                    let is_live = board.has_live_entry(&row.member);
                     let epoch = epochs.get(row.member.as_slice()).filter(|_| is_live);
-                    let payload = self.job.shown_payload(&row.payload);
-                    let payload = payload.map_err(damaged)?;
+                    let payload = self.job.without_filter_columns(&row.payload);
+                    let payload = payload.map_err(damaged_error)?;
                     batch.push(BoardRow {
                         epoch: epoch.copied().unwrap_or(0),
                         member: row.member,
@@ -191,15 +198,19 @@ impl BoardReader {
                     });
                 }
             }
-            sent += batch.len() as u64;
-            if sent > self.rows_max {
-                return Ok(FillStep::TooLarge(sent));
+            sent_rows += batch.len() as u64;
+            if sent_rows > self.rows_max {
+                return Ok(FillStep::TooLarge(sent_rows));
             }
             if !batch.is_empty() && self.batches.send(FillStep::Rows(batch)).await.is_err() {
                 break;
             }
         }
         let newest = epochs.values().max().copied().unwrap_or(0);
-        Ok(FillStep::Done(if on_board.layers().1 { newest } else { 0 }))
+        Ok(FillStep::Done(if board.contributing_layers().1 {
+            newest
+        } else {
+            0
+        }))
     }
 }

@@ -38,15 +38,11 @@ impl KnownBoards {
     }
 
     /// The boards of one key.
-    pub(super) fn boards_of_key(
-        &self,
-        view: &str,
-        key: &[u8],
-    ) -> impl Iterator<Item = &KnownBoard> {
+    pub(super) fn find_by_key(&self, view: &str, key: &[u8]) -> impl Iterator<Item = &KnownBoard> {
         let first = BoardName {
             view: view.to_owned(),
             key: key.to_vec(),
-            section: Vec::new(),
+            filtered_board: Vec::new(),
         };
         let from = self.by_name.range(first..);
         let boards = from.take_while(move |(name, _)| name.view == view && name.key == key);
@@ -95,7 +91,7 @@ mod tests {
         let name = BoardName {
             view: "a@1".to_owned(),
             key: vec![key],
-            section: section.encode(),
+            filtered_board: section.encode(),
         };
         let id = format!("1.{key}");
         let board = RegisteredBoard { name, id, bytes };
@@ -116,18 +112,18 @@ mod tests {
     #[test]
     fn memory_is_the_sum_of_all_boards() {
         let mut boards = KnownBoards::default();
-        let [one, two, other] = [
+        let [board_1_1, board_1_2, board_2_1] = [
             known_board(1, 1, None),
             known_board(1, 2, Some(5)),
             known_board(2, 1, None),
         ];
-        let names = [&one, &two, &other].map(|known| known.board.name.clone());
+        let names = [&board_1_1, &board_1_2, &board_2_1].map(|known| known.board.name.clone());
         let [first, second, third] = &names;
-        for known in [one, two, other] {
+        for known in [board_1_1, board_1_2, board_2_1] {
             boards.insert(known);
         }
         assert_consistent(&boards, &[first, second, third]);
-        assert_eq!(boards.boards_of_key("a@1", &[1]).count(), 2);
+        assert_eq!(boards.find_by_key("a@1", &[1]).count(), 2);
         boards.set_bytes(first, 7);
         boards.set_bytes(first, 9);
         assert_consistent(&boards, &[first, second, third]);
@@ -142,6 +138,6 @@ mod tests {
         assert_consistent(&boards, &[first, third]);
         boards.clear();
         assert_consistent(&boards, &[]);
-        assert_eq!(boards.boards_of_key("a@1", &[1]).count(), 0);
+        assert_eq!(boards.find_by_key("a@1", &[1]).count(), 0);
     }
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use schemas::seam::Checkpoint;
 use stores::board_cache::{BoardCache, CachedBoardChanges, RegisteredBoard};
 
-use super::{Boards, DROP_STEP, StepOutcome};
+use super::{BOARDS_PER_DROP, CachedBoards, StepOutcome};
 use crate::{Error, Result};
 
 /// Boards that are dropped together when the server's memory is full.
-const FREE_STEP: usize = 4;
+const BOARDS_PER_FREE: usize = 4;
 /// A server frees deleted keys in the background. This is the minimum time to wait for it, and the
 /// approximate number of bytes that it frees per microsecond.
 const FREE_PAUSE: Duration = Duration::from_millis(10);
@@ -18,7 +18,7 @@ const FREED_BYTES_PER_US: u64 = 200;
 /// Time without fills after the server's memory was full. Otherwise it would soon be full again.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 
-impl Boards {
+impl CachedBoards {
     /// Reports the number of boards and their memory as metrics.
     pub(super) fn report_memory(&self) {
         let labels = [
@@ -26,7 +26,10 @@ impl Boards {
             ("partition", self.id.partition.to_string()),
         ];
         #[expect(clippy::cast_precision_loss, reason = "gauges")]
-        let (boards, bytes) = (self.known.len() as f64, self.known.bytes() as f64);
+        let (boards, bytes) = (
+            self.known_boards.len() as f64,
+            self.known_boards.bytes() as f64,
+        );
         metrics::gauge!("backstitch_speed_cached_boards", &labels).set(boards);
         metrics::gauge!("backstitch_speed_cached_boards_bytes", &labels).set(bytes);
     }
@@ -41,10 +44,10 @@ impl Boards {
                 None
             }
         };
-        let previous = self.known.get(&board.name);
+        let previous = self.known_boards.get(&board.name);
         let previous = previous.and_then(|known| known.board.bytes);
         let bytes = bytes.or(previous).unwrap_or(0);
-        self.known.set_bytes(&board.name, bytes);
+        self.known_boards.set_bytes(&board.name, bytes);
     }
 
     /// Drops the least recently read board.
@@ -53,7 +56,7 @@ impl Boards {
         cache: &dyn BoardCache,
         checkpoint: Checkpoint,
     ) -> Result<StepOutcome> {
-        let mut boards = self.least_used(cache).await?;
+        let mut boards = self.find_least_used(cache).await?;
         boards.truncate(1);
         self.evict_boards(checkpoint, &boards).await
     }
@@ -75,8 +78,8 @@ impl Boards {
         let boards = match &self.fill {
             Some(fill) => vec![fill.board.clone()],
             None => {
-                let mut boards = self.least_used(cache).await?;
-                boards.truncate(FREE_STEP);
+                let mut boards = self.find_least_used(cache).await?;
+                boards.truncate(BOARDS_PER_FREE);
                 boards
             }
         };
@@ -91,8 +94,8 @@ impl Boards {
             let is_dropped = |id: &str| boards.iter().any(|board| board.id == id);
             changes.boards.retain(|change| !is_dropped(&change.id));
             let bytes: u64 = boards.iter().filter_map(|board| board.bytes).sum();
-            let freed = Duration::from_micros(bytes / FREED_BYTES_PER_US);
-            tokio::time::sleep(FREE_PAUSE + freed).await;
+            let free_duration = Duration::from_micros(bytes / FREED_BYTES_PER_US);
+            tokio::time::sleep(FREE_PAUSE + free_duration).await;
         }
         Ok(dropped)
     }
@@ -109,15 +112,15 @@ impl Boards {
             .is_some_and(|since| since.elapsed() < FULL_PAUSE)
     }
 
-    /// Some of the least recently read boards.
-    async fn least_used(&self, cache: &dyn BoardCache) -> Result<Vec<RegisteredBoard>> {
-        let names = cache.least_used(self.id, DROP_STEP).await?;
-        let known = names.iter().filter_map(|name| self.known.get(name));
+    /// Finds some of the least recently read boards.
+    async fn find_least_used(&self, cache: &dyn BoardCache) -> Result<Vec<RegisteredBoard>> {
+        let names = cache.least_used(self.id, BOARDS_PER_DROP).await?;
+        let known = names.iter().filter_map(|name| self.known_boards.get(name));
         let mut boards: Vec<RegisteredBoard> = known.map(|known| known.board.clone()).collect();
         if boards.is_empty() {
             // Boards that could not be measured and were never read since.
-            let rest = self.known.all().take(DROP_STEP);
-            boards.extend(rest.map(|known| known.board.clone()));
+            let unread = self.known_boards.all().take(BOARDS_PER_DROP);
+            boards.extend(unread.map(|known| known.board.clone()));
         }
         Ok(boards)
     }
@@ -151,7 +154,7 @@ impl Boards {
         let dropped = cache.remove_boards(self.id, believed, boards).await?;
         self.revision = dropped.map_err(|_| Error::CheckpointMismatch)?;
         for board in boards {
-            self.known.remove(&board.name);
+            self.known_boards.remove(&board.name);
         }
         let is_dropped = |id: &str| boards.iter().any(|board| board.id == id);
         let fill = self.fill.as_ref();

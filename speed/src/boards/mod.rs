@@ -27,7 +27,7 @@ use stores::board_cache::{
     BoardCache, BoardName, BoardRow, CachedBoardChange, CachedBoardChanges, RegisteredBoard,
     Revision,
 };
-use stores::live::{PartitionId, States};
+use stores::live::{Entries, PartitionId};
 
 use self::fill::{BoardFill, FillRequest, FillStep};
 use self::known::{KnownBoard, KnownBoards};
@@ -37,13 +37,13 @@ use crate::{Error, Result, SpeedOptions, SpeedPorts};
 /// Maximum requested boards. Readers request the others again.
 const REQUESTED_MAX: usize = 64;
 /// Maximum recorded boards that can't be cached.
-const UNCACHEABLE_MAX: usize = 10_000;
+const UNCACHEABLE_BOARDS_MAX: usize = 10_000;
 /// Boards that are dropped in one step.
-const DROP_STEP: usize = 16;
+const BOARDS_PER_DROP: usize = 16;
 /// Maximum wait of one step for batch rows.
 const FILL_STEP_TIMEOUT: Duration = Duration::from_millis(20);
 /// Approximate memory of a row, in bytes.
-const ROW_BYTES: u64 = 250;
+const ROW_MEMORY_BYTES: u64 = 250;
 /// Maximum rows of cached boards that one micro-batch changes. Servers limit the number of
 /// arguments.
 const CHANGED_ROWS_MAX: usize = 20_000;
@@ -61,7 +61,7 @@ pub(crate) enum StepOutcome {
 
 /// Maintains the cached boards of one partition.
 #[derive(Debug)]
-pub(crate) struct Boards {
+pub(crate) struct CachedBoards {
     id: PartitionId,
     ports: SpeedPorts,
     jobs: Vec<Arc<Job<Board>>>,
@@ -75,22 +75,22 @@ pub(crate) struct Boards {
     /// The last revision of the register.
     revision: Revision,
     /// The newest epoch that is complete for all views.
-    covered: Epoch,
-    known: KnownBoards,
+    covered_epoch: Epoch,
+    known_boards: KnownBoards,
     requested: VecDeque<BoardName>,
     /// Filled boards that a reader did not find.
-    unconfirmed: VecDeque<BoardName>,
-    /// Time when the server's memory was found full.
+    reported_missing: VecDeque<BoardName>,
+    /// The time when the server's memory was last full.
     server_full_since: Option<Instant>,
     uncacheable: HashSet<BoardName>,
     fill: Option<BoardFill>,
     last_check: Instant,
-    checks: u64,
+    check_count: u64,
     /// A difference that is not confirmed yet.
-    suspect: Option<SuspectedMismatch>,
+    suspected_mismatch: Option<SuspectedMismatch>,
 }
 
-impl Boards {
+impl CachedBoards {
     pub(crate) fn new(
         id: PartitionId,
         ports: &SpeedPorts,
@@ -106,16 +106,16 @@ impl Boards {
             check_interval: Duration::from_millis(options.board_check_interval_ms),
             partitions: 0,
             revision: Revision::default(),
-            covered: 0,
-            known: KnownBoards::default(),
+            covered_epoch: 0,
+            known_boards: KnownBoards::default(),
             requested: VecDeque::new(),
-            unconfirmed: VecDeque::new(),
+            reported_missing: VecDeque::new(),
             server_full_since: None,
             uncacheable: HashSet::new(),
             fill: None,
             last_check: Instant::now(),
-            checks: 0,
-            suspect: None,
+            check_count: 0,
+            suspected_mismatch: None,
         }
     }
 
@@ -131,16 +131,16 @@ impl Boards {
         self.revision = register.revision;
         let mut dropped = register.stale_boards;
         for board in register.boards {
-            let section = FilteredBoard::decode(&board.name.section).ok();
+            let section = FilteredBoard::decode(&board.name.filtered_board).ok();
             let job = self.jobs.iter().find(|job| job.view() == board.name.view);
-            let is_own = job.is_some_and(|job| self.is_own(job, &board.name.key));
+            let is_owned = job.is_some_and(|job| self.owns_key(job, &board.name.key));
             // A partly filled board lacks the rows that its worker had not written.
-            match section.filter(|_| is_own && board.bytes.is_some()) {
-                Some(section) => self.known.insert(KnownBoard { board, section }),
+            match section.filter(|_| is_owned && board.bytes.is_some()) {
+                Some(section) => self.known_boards.insert(KnownBoard { board, section }),
                 None => dropped.push(board),
             }
         }
-        for dropped in dropped.chunks(DROP_STEP) {
+        for dropped in dropped.chunks(BOARDS_PER_DROP) {
             // The next begin finds the remaining ones.
             self.drop_boards(state.checkpoint(), dropped).await?;
         }
@@ -151,7 +151,7 @@ impl Boards {
     /// without one has no boards here.
     pub(crate) fn set_newest_epochs(&mut self, newest: &BTreeMap<String, Epoch>) {
         let views = self.jobs.iter().map(|job| newest.get(job.view()).copied());
-        self.covered = views
+        self.covered_epoch = views
             .flatten()
             .filter(|epoch| *epoch > 0)
             .min()
@@ -160,12 +160,13 @@ impl Boards {
 
     /// Discards all cached knowledge.
     pub(crate) fn reset(&mut self) {
-        self.known.clear();
+        self.known_boards.clear();
         self.fill = None;
     }
 
-    fn is_own(&self, job: &Job<Board>, key: &[u8]) -> bool {
-        key_of(job, key).is_some_and(|key| {
+    /// Returns whether a key belongs to this partition.
+    fn owns_key(&self, job: &Job<Board>, key: &[u8]) -> bool {
+        decode_key(job, key).is_some_and(|key| {
             partition_of(key.to_string().as_bytes(), self.partitions) == self.id.partition
         })
     }
@@ -183,37 +184,37 @@ impl Boards {
         let name = BoardName {
             view: miss.view,
             key,
-            section: miss.section,
+            filtered_board: miss.filtered_board,
         };
-        if let Some(known) = self.known.get(&name) {
-            let is_filled = known.board.bytes.is_some();
-            let is_new =
-                !self.unconfirmed.contains(&name) && self.unconfirmed.len() < REQUESTED_MAX;
+        if let Some(known_board) = self.known_boards.get(&name) {
+            let is_filled = known_board.board.bytes.is_some();
+            let is_new = !self.reported_missing.contains(&name)
+                && self.reported_missing.len() < REQUESTED_MAX;
             if is_filled && is_new {
-                self.unconfirmed.push_back(name);
+                self.reported_missing.push_back(name);
             }
             return;
         }
         let is_known = self.requested.contains(&name) || self.uncacheable.contains(&name);
         if !is_known
             && self.requested.len() < REQUESTED_MAX
-            && FilteredBoard::decode(&name.section).is_ok()
+            && FilteredBoard::decode(&name.filtered_board).is_ok()
         {
             self.requested.push_back(name);
         }
     }
 
     /// Computes the changes of cached boards for new entries.
-    pub(crate) async fn changes(
+    pub(crate) async fn compute_changes(
         &mut self,
         checkpoint: Checkpoint,
-        states: &[States],
+        entries: &[Entries],
     ) -> Result<CachedBoardChanges> {
         let mut changes = Vec::new();
         let mut uncacheable = Vec::new();
-        if !self.known.is_empty() {
-            for states in states {
-                self.view_changes(checkpoint.epoch, states, &mut changes, &mut uncacheable)?;
+        if !self.known_boards.is_empty() {
+            for entries in entries {
+                self.add_view_changes(checkpoint.epoch, entries, &mut changes, &mut uncacheable)?;
             }
         }
         for board in &uncacheable {
@@ -231,8 +232,11 @@ impl Boards {
             .sum::<usize>()
             > CHANGED_ROWS_MAX
         {
-            let Some(most) = changes.pop() else { break };
-            let board = self.known.all().find(|known| known.board.id == most.id);
+            let Some(largest) = changes.pop() else { break };
+            let board = self
+                .known_boards
+                .all()
+                .find(|known| known.board.id == largest.id);
             uncacheable.extend(board.map(|known| known.board.clone()));
         }
         if !uncacheable.is_empty() {
@@ -240,41 +244,41 @@ impl Boards {
         }
         Ok(CachedBoardChanges {
             revision: self.revision,
-            covered_epoch: self.covered,
+            covered_epoch: self.covered_epoch,
             boards: changes,
         })
     }
 
-    fn view_changes(
+    fn add_view_changes(
         &mut self,
         epoch: Epoch,
-        states: &States,
+        entries: &Entries,
         changes: &mut Vec<CachedBoardChange>,
         uncacheable: &mut Vec<RegisteredBoard>,
     ) -> Result<()> {
-        let Some(job) = self.jobs.iter().find(|job| job.view() == states.view) else {
+        let Some(job) = self.jobs.iter().find(|job| job.view() == entries.view) else {
             return Ok(());
         };
         let mut rows_by_key: HashMap<&[u8], Vec<usize>> = HashMap::new();
-        for row in 0..states.keys.len() {
+        for row in 0..entries.keys.len() {
             rows_by_key
-                .entry(states.keys.value(row))
+                .entry(entries.keys.value(row))
                 .or_default()
                 .push(row);
         }
         for (key, rows) in rows_by_key {
-            let mut boards = self.known.boards_of_key(&states.view, key).peekable();
+            let mut boards = self.known_boards.find_by_key(&entries.view, key).peekable();
             if boards.peek().is_none() {
                 continue;
             }
             let mut members = Vec::with_capacity(rows.len());
             for row in rows {
-                let state = states.state(row).map(MemberEntries::decode).transpose();
-                let state = state.map_err(|error| Error::Fault(error.to_string()))?;
-                members.push((states.members.value(row), state.unwrap_or_default()));
+                let decoded = entries.entry(row).map(MemberEntries::decode).transpose();
+                let decoded = decoded.map_err(|error| Error::Fault(error.to_string()))?;
+                members.push((entries.members.value(row), decoded.unwrap_or_default()));
             }
             for KnownBoard { board, section } in boards {
-                let rows = filtered_rows(job, section, epoch, &members);
+                let rows = filter_rows(job, section, epoch, &members);
                 let rows = rows.map_err(|error| Error::Fault(error.to_string()))?;
                 if rows
                     .iter()
@@ -287,7 +291,7 @@ impl Boards {
                 if let Some(fill) = &mut self.fill
                     && fill.board.id == board.id
                 {
-                    fill.touched
+                    fill.changed_members
                         .extend(rows.iter().map(|(member, _)| member.clone()));
                 }
                 changes.push(CachedBoardChange {
@@ -314,16 +318,16 @@ impl Boards {
             return Err(Error::CheckpointMismatch);
         }
         if self.fill.is_some() {
-            return self.fill_some(cache, checkpoint).await;
+            return self.continue_fill(cache, checkpoint).await;
         }
         if let Some(name) = self.requested.pop_front() {
             return self.start_fill(cache, checkpoint, name).await;
         }
-        if let Some(name) = self.unconfirmed.pop_front() {
-            return self.confirm_exists(cache, checkpoint, &name).await;
+        if let Some(name) = self.reported_missing.pop_front() {
+            return self.drop_if_missing(cache, checkpoint, &name).await;
         }
         self.report_memory();
-        if self.known.bytes() > self.bytes_max {
+        if self.known_boards.bytes() > self.bytes_max {
             return self.evict(cache, checkpoint).await;
         }
         if self.last_check.elapsed() >= self.check_interval {
@@ -341,11 +345,11 @@ impl Boards {
         name: BoardName,
     ) -> Result<StepOutcome> {
         let job = self.jobs.iter().find(|job| job.view() == name.view);
-        let (Some(job), Ok(section)) = (job.map(Arc::clone), FilteredBoard::decode(&name.section))
-        else {
+        let section = FilteredBoard::decode(&name.filtered_board);
+        let (Some(job), Ok(section)) = (job.map(Arc::clone), section) else {
             return Ok(StepOutcome::More);
         };
-        if !self.is_own(&job, &name.key) || self.known.get(&name).is_some() {
+        if !self.owns_key(&job, &name.key) || self.known_boards.get(&name).is_some() {
             return Ok(StepOutcome::More);
         }
         let registered = cache
@@ -366,15 +370,15 @@ impl Boards {
             section: section.clone(),
             board: board.clone(),
             batch_rows: self.fill_rows,
-            rows_max: self.bytes_max / ROW_BYTES,
+            rows_max: self.bytes_max / ROW_MEMORY_BYTES,
         };
         self.fill = Some(BoardFill::start(&self.ports, request));
-        self.known.insert(KnownBoard { board, section });
+        self.known_boards.insert(KnownBoard { board, section });
         Ok(StepOutcome::More)
     }
 
     /// Writes some rows of the board that is being filled.
-    async fn fill_some(
+    async fn continue_fill(
         &mut self,
         cache: &dyn BoardCache,
         checkpoint: Checkpoint,
@@ -382,16 +386,16 @@ impl Boards {
         let Some(fill) = &mut self.fill else {
             return Ok(StepOutcome::More);
         };
-        let next = tokio::time::timeout(FILL_STEP_TIMEOUT, fill.next()).await;
-        let Ok(next) = next else {
+        let fill_step = tokio::time::timeout(FILL_STEP_TIMEOUT, fill.next()).await;
+        let Ok(fill_step) = fill_step else {
             return Ok(StepOutcome::More);
         };
         let board = fill.board.clone();
-        match next {
+        match fill_step {
             FillStep::Rows(rows) => {
                 let rows: Vec<BoardRow> = rows
                     .into_iter()
-                    .filter(|row| !fill.touched.contains(&row.member))
+                    .filter(|row| !fill.changed_members.contains(&row.member))
                     .collect();
                 if rows.iter().any(|row| exceeds_double_range(&row.score)) {
                     return self
@@ -399,8 +403,8 @@ impl Boards {
                         .await;
                 }
                 fill.steps += 1;
-                let at = (&board, fill.steps);
-                match cache.fill(self.id, at, &rows).await {
+                let board_and_steps = (&board, fill.steps);
+                match cache.fill(self.id, board_and_steps, &rows).await {
                     Ok(true) => Ok(StepOutcome::More),
                     Ok(false) => Err(Error::CheckpointMismatch),
                     // For example a full server. Processing continues.
@@ -413,17 +417,20 @@ impl Boards {
                     }
                 }
             }
-            FillStep::Done(changed) => {
+            FillStep::Done(newest_epoch) => {
                 // A removed member may have been unknown to the reader.
-                let is_touched = !fill.touched.is_empty();
-                let changed = if is_touched {
+                let has_changed = !fill.changed_members.is_empty();
+                let newest_epoch = if has_changed {
                     checkpoint.epoch
                 } else {
-                    changed
+                    newest_epoch
                 };
-                let at = (&board, fill.steps);
+                let board_and_steps = (&board, fill.steps);
                 let believed = (checkpoint, self.revision);
-                match cache.end_fill(self.id, believed, at, changed).await {
+                match cache
+                    .end_fill(self.id, believed, board_and_steps, newest_epoch)
+                    .await
+                {
                     Ok(Ok(revision)) => self.revision = revision,
                     Ok(Err(_)) => return Err(Error::CheckpointMismatch),
                     Err(error) => {
@@ -438,10 +445,10 @@ impl Boards {
                 Ok(StepOutcome::More)
             }
             FillStep::TooLarge(rows) => {
-                let why = format!("it has {rows} rows, more than the memory limit allows");
-                self.abandon_fill(checkpoint, &board, &why, true).await
+                let reason = format!("it has {rows} rows, more than the memory limit allows");
+                self.abandon_fill(checkpoint, &board, &reason, true).await
             }
-            FillStep::Failed(why) => self.abandon_fill(checkpoint, &board, &why, false).await,
+            FillStep::Failed(reason) => self.abandon_fill(checkpoint, &board, &reason, false).await,
         }
     }
 
@@ -450,10 +457,10 @@ impl Boards {
         &mut self,
         checkpoint: Checkpoint,
         board: &RegisteredBoard,
-        why: &str,
+        reason: &str,
         is_permanent: bool,
     ) -> Result<StepOutcome> {
-        tracing::info!(view = board.name.view, why, "a board is not cached");
+        tracing::info!(view = board.name.view, reason, "a board is not cached");
         self.fill = None;
         if is_permanent {
             self.mark_uncacheable(board.name.clone());
@@ -464,7 +471,7 @@ impl Boards {
     }
 
     fn mark_uncacheable(&mut self, name: BoardName) {
-        if self.uncacheable.len() < UNCACHEABLE_MAX {
+        if self.uncacheable.len() < UNCACHEABLE_BOARDS_MAX {
             self.uncacheable.insert(name);
         }
     }
@@ -477,14 +484,16 @@ impl Boards {
 /// A member with its row, if it has one.
 type MemberRow = (Vec<u8>, Option<BoardRow>);
 
-/// The rows of members on a filtered board.
-fn filtered_rows(
+/// Returns the rows of members on a filtered board.
+fn filter_rows(
     job: &Job<Board>,
     section: &FilteredBoard,
     epoch: Epoch,
     members: &[(&[u8], MemberEntries)],
 ) -> Result<Vec<MemberRow>, KeyError> {
-    let entries = members.iter().map(|(_, state)| state.entry(&section.board));
+    let entries = members
+        .iter()
+        .map(|(_, member_entries)| member_entries.entry(&section.board));
     let entries: Vec<Option<&BoardEntry>> = entries.collect();
     let payloads = entries
         .iter()
@@ -492,7 +501,7 @@ fn filtered_rows(
         .map(|entry| entry.payload.as_slice());
     let payloads: Vec<&[u8]> = payloads.collect();
     let mut matches = section
-        .matching(job.payload(), payloads.into_iter())?
+        .match_payloads(job.payload(), payloads.into_iter())?
         .into_iter();
     let mut rows = Vec::with_capacity(members.len());
     for ((member, _), entry) in members.iter().zip(entries) {
@@ -502,7 +511,7 @@ fn filtered_rows(
                 member: member.to_vec(),
                 score: entry.score.clone(),
                 // The filters have been applied, so cached rows do not need their columns.
-                payload: job.shown_payload(&entry.payload)?,
+                payload: job.without_filter_columns(&entry.payload)?,
                 weight: entry.weight,
                 epoch,
             })
@@ -520,8 +529,8 @@ fn exceeds_double_range(score: &[u8]) -> bool {
     })
 }
 
-/// The number of an encoded key.
-fn key_of(job: &Job<Board>, key: &[u8]) -> Option<i64> {
+/// Decodes the number of a key.
+fn decode_key(job: &Job<Board>, key: &[u8]) -> Option<i64> {
     use arrow::array::AsArray;
     use arrow::datatypes::Int64Type;
     let columns = job.key().decode(std::iter::once(key)).ok()?;

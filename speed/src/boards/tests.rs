@@ -13,27 +13,27 @@ use schemas::random::SeededRandom;
 use schemas::seam::{CheckpointMismatch, Cut, GenerationStart};
 use schemas::source::Source;
 use stores::Stores;
-use stores::board_cache::{BoardCacheRead, BoardQuery, BoardRegister, CachedBoardAnswer};
+use stores::board_cache::{BoardCacheRead, BoardQuery, BoardRegister, CachedBoardSnapshot};
 use stores::live::{
-    Changes, DeltaQuery, DeltasSnapshot, LiveRead, LiveWrite, MembersQuery, Outbox, StateQuery,
-    StateTransition, StatesSnapshot,
+    Changes, DeltaQuery, DeltasSnapshot, EntriesSnapshot, EntryQuery, LiveRead, LiveWrite,
+    MembersQuery, Outbox, StateTransition,
 };
-use stores::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
+use stores::live_scan::{ScanKey, ScannedDeltas, ScannedEntries};
 use tempfile::TempDir;
 
 use super::*;
 
-const SLOT: PartitionId = PartitionId {
+const PARTITION_ID: PartitionId = PartitionId {
     source: Source::Efforts,
     partition: 0,
 };
 
 /// A register without rows.
 #[derive(Debug, Default)]
-struct Fake(Mutex<Known>);
+struct FakeCache(Mutex<FakeState>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct FakeState {
     register: BoardRegister,
     /// Least recently read first.
     used: Vec<BoardName>,
@@ -41,41 +41,43 @@ struct Known {
     refusals: usize,
 }
 
-impl Fake {
-    fn known(&self) -> MutexGuard<'_, Known> {
+impl FakeCache {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().expect("no panic")
     }
 
     fn ids(&self) -> Vec<String> {
-        let register = &self.known().register;
+        let register = &self.state().register;
         let all = register.boards.iter().chain(&register.stale_boards);
         all.map(|board| board.id.clone()).collect()
     }
 }
 
-fn never<T>() -> stores::Result<T> {
-    Err(stores::Error::Refused("nobody asks this".to_owned()))
+fn refuse<T>() -> stores::Result<T> {
+    Err(stores::Error::Refused(
+        "the test does not call this".to_owned(),
+    ))
 }
 
 #[async_trait]
-impl BoardCacheRead for Fake {
+impl BoardCacheRead for FakeCache {
     async fn read_boards(
         &self,
         _: Source,
         _: &[BoardQuery],
-    ) -> stores::Result<Vec<CachedBoardAnswer>> {
-        never()
+    ) -> stores::Result<Vec<CachedBoardSnapshot>> {
+        refuse()
     }
 
     async fn record_use(&self, _: PartitionId, _: &BoardName, _: i64) -> stores::Result<()> {
-        never()
+        refuse()
     }
 }
 
 #[async_trait]
-impl BoardCache for Fake {
+impl BoardCache for FakeCache {
     async fn read_register(&self, _: PartitionId) -> stores::Result<BoardRegister> {
-        Ok(self.known().register.clone())
+        Ok(self.state().register.clone())
     }
 
     async fn begin_fill(
@@ -84,7 +86,7 @@ impl BoardCache for Fake {
         _: (Checkpoint, Revision),
         _: &BoardName,
     ) -> stores::Result<Result<(String, Revision), CheckpointMismatch>> {
-        never()
+        refuse()
     }
 
     async fn fill(
@@ -93,7 +95,7 @@ impl BoardCache for Fake {
         _: (&RegisteredBoard, u64),
         _: &[BoardRow],
     ) -> stores::Result<bool> {
-        never()
+        refuse()
     }
 
     async fn end_fill(
@@ -103,7 +105,7 @@ impl BoardCache for Fake {
         _: (&RegisteredBoard, u64),
         _: Epoch,
     ) -> stores::Result<Result<Revision, CheckpointMismatch>> {
-        never()
+        refuse()
     }
 
     async fn measure(
@@ -121,40 +123,40 @@ impl BoardCache for Fake {
         (_, believed): (Checkpoint, Revision),
         boards: &[RegisteredBoard],
     ) -> stores::Result<Result<Revision, CheckpointMismatch>> {
-        let mut known = self.known();
-        if known.refusals > 0 || believed != known.register.revision {
-            known.refusals = known.refusals.saturating_sub(1);
+        let mut state = self.state();
+        if state.refusals > 0 || believed != state.register.revision {
+            state.refusals = state.refusals.saturating_sub(1);
             return Ok(Err(CheckpointMismatch { actual: None }));
         }
-        let register = &mut known.register;
+        let register = &mut state.register;
         register.revision = Revision::random();
         register.boards.retain(|board| !boards.contains(board));
         register
             .stale_boards
             .retain(|board| !boards.contains(board));
-        Ok(Ok(known.register.revision))
+        Ok(Ok(state.register.revision))
     }
 
     async fn least_used(&self, _: PartitionId, limit: usize) -> stores::Result<Vec<BoardName>> {
-        let known = self.known();
-        let is_there = |name: &&BoardName| {
-            let mut boards = known.register.boards.iter();
+        let state = self.state();
+        let is_registered = |name: &&BoardName| {
+            let mut boards = state.register.boards.iter();
             boards.any(|board| board.name == **name)
         };
-        let found = known.used.iter().filter(is_there).take(limit);
-        Ok(found.cloned().collect())
+        let names = state.used.iter().filter(is_registered).take(limit);
+        Ok(names.cloned().collect())
     }
 }
 
 #[async_trait]
-impl LiveRead for Fake {
+impl LiveRead for FakeCache {
     async fn read_deltas(
         &self,
         _: Source,
         _: u32,
         _: &[DeltaQuery],
     ) -> stores::Result<DeltasSnapshot> {
-        never()
+        refuse()
     }
 
     async fn partition_states(
@@ -162,16 +164,16 @@ impl LiveRead for Fake {
         _: Source,
         _: Range<u32>,
     ) -> stores::Result<Vec<Option<PartitionState>>> {
-        never()
+        refuse()
     }
 
-    async fn read_states(
+    async fn read_entries(
         &self,
         _: Source,
         _: u32,
-        _: &[StateQuery],
-    ) -> stores::Result<StatesSnapshot> {
-        never()
+        _: &[EntryQuery],
+    ) -> stores::Result<EntriesSnapshot> {
+        refuse()
     }
 
     async fn read_members(
@@ -179,8 +181,8 @@ impl LiveRead for Fake {
         _: Source,
         _: Range<u32>,
         _: &[MembersQuery],
-    ) -> stores::Result<StatesSnapshot> {
-        never()
+    ) -> stores::Result<EntriesSnapshot> {
+        refuse()
     }
 
     async fn outboxes(
@@ -189,7 +191,7 @@ impl LiveRead for Fake {
         _: Range<u32>,
         _: usize,
     ) -> stores::Result<Vec<Option<Outbox>>> {
-        never()
+        refuse()
     }
 
     async fn scan_deltas(
@@ -200,23 +202,23 @@ impl LiveRead for Fake {
         _: Option<ScanKey>,
         _: usize,
     ) -> stores::Result<ScannedDeltas> {
-        never()
+        refuse()
     }
 
-    async fn scan_states(
+    async fn scan_entries(
         &self,
         _: PartitionId,
         _: &str,
         _: (Epoch, Epoch),
         _: Option<ScanKey>,
         _: usize,
-    ) -> stores::Result<ScannedStates> {
-        never()
+    ) -> stores::Result<ScannedEntries> {
+        refuse()
     }
 }
 
 #[async_trait]
-impl LiveWrite for Fake {
+impl LiveWrite for FakeCache {
     fn board_cache(&self) -> Option<&dyn BoardCache> {
         Some(self)
     }
@@ -229,11 +231,11 @@ impl LiveWrite for Fake {
         _: &[&str],
         _: &Changes,
     ) -> stores::Result<Result<(), CheckpointMismatch>> {
-        never()
+        refuse()
     }
 
     async fn remove_published(&self, _: PartitionId, _: &Outbox) -> stores::Result<bool> {
-        never()
+        refuse()
     }
 
     async fn update_state(
@@ -242,26 +244,26 @@ impl LiveWrite for Fake {
         _: PartitionId,
         _: &StateTransition<'_>,
     ) -> stores::Result<Option<PartitionState>> {
-        never()
+        refuse()
     }
 
     async fn collect_garbage(&self, _: PartitionId, _: usize) -> stores::Result<usize> {
-        never()
+        refuse()
     }
 }
 
 fn partition_state() -> PartitionState {
-    let life = GenerationStart {
+    let start = GenerationStart {
         newest: 0,
         cut: Cut::start(),
         log_end: 0,
         generation_min: 1,
     };
-    PartitionState::new_generation(1, &life)
+    PartitionState::new_generation(1, &start)
 }
 
 /// The boards of a worker that uses this cache.
-async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
+async fn boards(fake: &Arc<FakeCache>) -> (CachedBoards, TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let stores = Stores::embedded(folder.path()).await.expect("stores");
     let ports = SpeedPorts {
@@ -276,18 +278,21 @@ async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
         hook: None,
         records: stores.records,
         suppressions: stores::erasures::Suppressions::none(),
-        clock: Arc::new(FixedClock::at_ms(0)),
+        clock: Arc::new(FixedClock::new(0)),
         draws: Arc::new(SeededRandom::new(1)),
     };
     let options = SpeedOptions::default();
-    (Boards::new(SLOT, &ports, jobs(), &options), folder)
+    (
+        CachedBoards::new(PARTITION_ID, &ports, jobs(), &options),
+        folder,
+    )
 }
 
 fn jobs() -> Vec<Arc<Job<Board>>> {
     let catalog = Catalog::built_in().expect("the views");
-    let of_efforts = catalog.boards().iter();
-    let of_efforts = of_efforts.filter(|job| job.source() == SLOT.source);
-    of_efforts.map(Arc::clone).collect()
+    let boards = catalog.boards().iter();
+    let boards = boards.filter(|job| job.source() == PARTITION_ID.source);
+    boards.map(Arc::clone).collect()
 }
 
 fn name(key: i64) -> BoardName {
@@ -300,7 +305,7 @@ fn name(key: i64) -> BoardName {
     BoardName {
         view: jobs[0].view().to_owned(),
         key: key.expect("a key"),
-        section: section.encode(),
+        filtered_board: section.encode(),
     }
 }
 
@@ -313,10 +318,10 @@ fn board(key: i64, bytes: Option<u64>) -> RegisteredBoard {
 /// `begin` drops boards without an owner; after a checkpoint mismatch the next `begin` does.
 #[tokio::test]
 async fn a_rejected_drop_is_repeated() {
-    let fake = Arc::new(Fake::default());
-    fake.known().register.boards = vec![board(1, Some(5)), board(2, None)];
-    fake.known().register.stale_boards = vec![board(3, Some(5))];
-    fake.known().refusals = 1;
+    let fake = Arc::new(FakeCache::default());
+    fake.state().register.boards = vec![board(1, Some(5)), board(2, None)];
+    fake.state().register.stale_boards = vec![board(3, Some(5))];
+    fake.state().refusals = 1;
     let (mut boards, _folder) = boards(&fake).await;
     let rejected = boards.begin(&partition_state(), 1).await;
     assert!(
@@ -325,19 +330,22 @@ async fn a_rejected_drop_is_repeated() {
     );
     assert_eq!(fake.ids(), ["1.1", "1.2", "1.3"]);
     boards.reset();
-    assert!(boards.known.is_empty());
+    assert!(boards.known_boards.is_empty());
     boards.begin(&partition_state(), 1).await.expect("a begin");
     assert_eq!(fake.ids(), ["1.1"]);
-    assert_eq!((boards.known.len(), boards.known.bytes()), (1, 5));
+    assert_eq!(
+        (boards.known_boards.len(), boards.known_boards.bytes()),
+        (1, 5)
+    );
 }
 
 /// The least recently read boards are dropped first, a few at a time, and pending changes no longer
 /// contain them.
 #[tokio::test]
 async fn boards_are_dropped_when_memory_is_full() {
-    let fake = Arc::new(Fake::default());
-    fake.known().register.boards = (0..6).map(|key| board(key, Some(1))).collect();
-    fake.known().used = [9, 5, 4, 3, 2, 1, 0].map(name).to_vec();
+    let fake = Arc::new(FakeCache::default());
+    fake.state().register.boards = (0..6).map(|key| board(key, Some(1))).collect();
+    fake.state().used = [9, 5, 4, 3, 2, 1, 0].map(name).to_vec();
     let (mut boards, _folder) = boards(&fake).await;
     boards.begin(&partition_state(), 1).await.expect("a begin");
     let change = |key: i64| CachedBoardChange {
@@ -349,13 +357,13 @@ async fn boards_are_dropped_when_memory_is_full() {
         ..CachedBoardChanges::default()
     };
     let checkpoint = partition_state().checkpoint();
-    for left in [vec!["1.0", "1.1"], vec![]] {
+    for remaining in [vec!["1.0", "1.1"], vec![]] {
         let outcome = boards.free_memory(checkpoint, &mut changes).await;
         assert_eq!(outcome.expect("room"), StepOutcome::More);
-        assert_eq!(fake.ids(), left);
+        assert_eq!(fake.ids(), remaining);
         let changing = changes.boards.iter().map(|change| change.id.as_str());
-        assert_eq!(changing.collect::<Vec<_>>(), left);
-        assert_eq!(changes.revision, fake.known().register.revision);
+        assert_eq!(changing.collect::<Vec<_>>(), remaining);
+        assert_eq!(changes.revision, fake.state().register.revision);
     }
     let outcome = boards.free_memory(checkpoint, &mut changes).await;
     assert_eq!(outcome.expect("none"), StepOutcome::Idle);
@@ -363,7 +371,7 @@ async fn boards_are_dropped_when_memory_is_full() {
     boards.request(CacheMiss {
         view: name(1).view,
         key: 1,
-        section: name(1).section,
+        filtered_board: name(1).filtered_board,
         wants_live_count: false,
     });
     assert_eq!(boards.requested.len(), 0);
@@ -373,27 +381,27 @@ async fn boards_are_dropped_when_memory_is_full() {
 /// is no other.
 #[tokio::test]
 async fn the_least_recently_read_board_is_dropped_first() {
-    let fake = Arc::new(Fake::default());
-    fake.known().register.boards = (0..4).map(|key| board(key, Some(1))).collect();
-    fake.known().used = [7, 2, 8, 0].map(name).to_vec();
+    let fake = Arc::new(FakeCache::default());
+    fake.state().register.boards = (0..4).map(|key| board(key, Some(1))).collect();
+    fake.state().used = [7, 2, 8, 0].map(name).to_vec();
     let (mut boards, _folder) = boards(&fake).await;
     boards.begin(&partition_state(), 1).await.expect("a begin");
-    for left in [vec!["1.0", "1.1", "1.3"], vec!["1.1", "1.3"]] {
+    for remaining in [vec!["1.0", "1.1", "1.3"], vec!["1.1", "1.3"]] {
         let evicted = boards.evict(&*fake, partition_state().checkpoint()).await;
         assert_eq!(evicted.expect("a drop"), StepOutcome::More);
-        assert_eq!(fake.ids(), left);
+        assert_eq!(fake.ids(), remaining);
     }
-    for left in [1, 0] {
+    for remaining in [1, 0] {
         let evicted = boards.evict(&*fake, partition_state().checkpoint()).await;
         assert_eq!(evicted.expect("a drop"), StepOutcome::More);
-        assert_eq!(fake.ids().len(), left);
+        assert_eq!(fake.ids().len(), remaining);
     }
 }
 
 /// Rows count as the batch layer's once all views with runs have completed the epoch.
 #[tokio::test]
 async fn the_covered_epoch_follows_the_runs() {
-    let fake = Arc::new(Fake::default());
+    let fake = Arc::new(FakeCache::default());
     let (mut boards, _folder) = boards(&fake).await;
     let view = name(1).view;
     for (newest, covered) in [(None, 0), (Some(0), 0), (Some(3), 3), (Some(20), 20)] {
@@ -404,7 +412,9 @@ async fn the_covered_epoch_follows_the_runs() {
         boards.set_newest_epochs(&BTreeMap::from_iter(newest));
         // `begin` keeps the epoch.
         boards.begin(&partition_state(), 1).await.expect("a begin");
-        let changes = boards.changes(partition_state().checkpoint(), &[]).await;
+        let changes = boards
+            .compute_changes(partition_state().checkpoint(), &[])
+            .await;
         let changes = changes.expect("changes");
         assert_eq!(changes.covered_epoch, covered);
     }
@@ -441,7 +451,7 @@ fn rows_hold_only_shown_columns() {
             board: vec![1],
             filters: vec![("gender".to_owned(), ColumnFilter::Text(gender.to_owned()))],
         };
-        let rows = filtered_rows(job, &section, 5, &members).expect("rows");
+        let rows = filter_rows(job, &section, 5, &members).expect("rows");
         let row = payload.map(|payload| BoardRow {
             member: vec![7],
             score: vec![2],

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::{Error, Result};
 
 /// The column with the activity of an effort.
-const ACTIVITY: &str = "activity_id";
+const ACTIVITY_COLUMN: &str = "activity_id";
 
 /// A group with the notification that named it.
 #[derive(Debug, Clone, Copy)]
@@ -26,17 +26,17 @@ pub(crate) struct NotifiedGroup {
 
 /// Returns whether a member's entries on a board are equal in messages. The number of efforts is
 /// not part of a message.
-pub(super) fn is_same(one: Option<&BoardEntry>, other: Option<&BoardEntry>) -> bool {
-    one.map(shown) == other.map(shown)
+pub(super) fn are_same(a: Option<&BoardEntry>, b: Option<&BoardEntry>) -> bool {
+    a.map(content) == b.map(content)
 }
 
-/// The parts of an entry that a message shows.
-fn shown(entry: &BoardEntry) -> (&[u8], &[u8]) {
+/// The content of an entry in messages: its score and its payload.
+fn content(entry: &BoardEntry) -> (&[u8], &[u8]) {
     (&entry.score, &entry.payload)
 }
 
-/// The boards on which a group's entry changed.
-pub(super) fn changed_boards<'a>(
+/// Finds the boards on which a group's entry changed.
+pub(super) fn find_changed_boards<'a>(
     before: &'a MemberEntries,
     after: &'a MemberEntries,
 ) -> Vec<&'a [u8]> {
@@ -44,12 +44,12 @@ pub(super) fn changed_boards<'a>(
     let mut boards: Vec<&[u8]> = boards.map(|entry| entry.board.as_slice()).collect();
     boards.sort_unstable();
     boards.dedup();
-    boards.retain(|board| !is_same(before.entry(board), after.entry(board)));
+    boards.retain(|board| !are_same(before.entry(board), after.entry(board)));
     boards
 }
 
 /// Builds the message that the boards of a group changed.
-pub(super) fn board_change(
+pub(super) fn build_board_change(
     job: &Job<Board>,
     notified: &NotifiedGroup,
     before: &MemberEntries,
@@ -64,14 +64,16 @@ pub(super) fn board_change(
         add_columns(job.board_columns(), board, &mut fields)?;
         let (old, new) = (before.entry(board), after.entry(board));
         let old = old
-            .map(|entry| row_fields(job, &entry.score, None))
+            .map(|entry| build_row_fields(job, &entry.score, None))
             .transpose()?;
         fields.insert("before".to_owned(), old.map_or(Value::Null, Value::Object));
         let new = match (new, &last) {
             (None, _) => Value::Null,
-            (Some(entry), Some((same, row))) if shown(same) == shown(entry) => row.clone().into(),
+            (Some(entry), Some((same, row))) if content(same) == content(entry) => {
+                row.clone().into()
+            }
             (Some(entry), _) => {
-                let row = row_fields(job, &entry.score, Some(&entry.payload))?;
+                let row = build_row_fields(job, &entry.score, Some(&entry.payload))?;
                 last = Some((entry, row.clone()));
                 row.into()
             }
@@ -81,7 +83,7 @@ pub(super) fn board_change(
     }
     let Group { key, member } = notified.group;
     let id = message_id(&notified.position, job.name(), key, member, ["change", ""]);
-    let mut message = common_fields(job, notified, &id);
+    let mut message = build_common_fields(job, notified, &id);
     message.insert("board".to_owned(), job.board().into());
     message.insert("changes".to_owned(), changes.into());
     Ok(OutboxMessage {
@@ -95,7 +97,7 @@ pub(super) fn board_change(
 }
 
 /// Builds the message of an achievement.
-pub(super) fn achievement(
+pub(super) fn build_achievement(
     job: &Job<Board>,
     notified: &NotifiedGroup,
     board: &AchievementBoard,
@@ -103,11 +105,11 @@ pub(super) fn achievement(
 ) -> Result<OutboxMessage> {
     let member = decode_int(job.member(), &event.entry.member)?;
     let key = notified.group.key;
-    let subject = [event.kind.name(), board.name.as_str()];
-    let id = message_id(&notified.position, job.name(), key, member, subject);
-    let mut message = common_fields(job, notified, &id);
+    let kind_and_board = [event.kind.name(), board.name.as_str()];
+    let id = message_id(&notified.position, job.name(), key, member, kind_and_board);
+    let mut message = build_common_fields(job, notified, &id);
     add_columns(job.member(), &event.entry.member, &mut message)?;
-    message.extend(row_fields(
+    message.extend(build_row_fields(
         job,
         &event.entry.score,
         Some(&event.entry.payload),
@@ -122,7 +124,7 @@ pub(super) fn achievement(
             .transpose()?;
         message.insert("taken_by".to_owned(), new_holder.into());
     }
-    let activity = message.get(ACTIVITY).and_then(Value::as_i64);
+    let activity = message.get(ACTIVITY_COLUMN).and_then(Value::as_i64);
     Ok(OutboxMessage {
         id,
         key,
@@ -137,8 +139,8 @@ pub(super) fn achievement(
     })
 }
 
-/// The fields of every message.
-fn common_fields(job: &Job<Board>, notified: &NotifiedGroup, id: &str) -> Map<String, Value> {
+/// Builds the fields of every message.
+fn build_common_fields(job: &Job<Board>, notified: &NotifiedGroup, id: &str) -> Map<String, Value> {
     let mut message = Map::new();
     message.insert("id".to_owned(), id.into());
     for (shape, value) in [
@@ -160,8 +162,8 @@ fn common_fields(job: &Job<Board>, notified: &NotifiedGroup, id: &str) -> Map<St
     message
 }
 
-/// The columns of an entry: the score, and with a payload also the shown columns.
-fn row_fields(
+/// Builds the columns of an entry: the score, and with a payload also the shown columns.
+fn build_row_fields(
     job: &Job<Board>,
     score: &[u8],
     payload: Option<&[u8]>,
@@ -170,9 +172,9 @@ fn row_fields(
     add_columns(job.score(), score, &mut row)?;
     if let Some(payload) = payload {
         let values = decode_columns(job.payload(), payload)?;
-        let stored = job.payload().0.iter().zip(&values);
+        let payload_columns = job.payload().0.iter().zip(&values);
         for column in &job.shown().0 {
-            let mut same_name = stored
+            let mut same_name = payload_columns
                 .clone()
                 .filter(|(other, _)| other.name == column.name);
             let value = same_name
@@ -185,10 +187,10 @@ fn row_fields(
 }
 
 /// Adds the values of encoded columns by name.
-fn add_columns(shape: &KeyShape, bytes: &[u8], into: &mut Map<String, Value>) -> Result<()> {
+fn add_columns(shape: &KeyShape, bytes: &[u8], fields: &mut Map<String, Value>) -> Result<()> {
     let values = decode_columns(shape, bytes)?;
     for (column, value) in shape.0.iter().zip(&values) {
-        into.insert(column.name.clone(), json_value::from_key(value));
+        fields.insert(column.name.clone(), json_value::from_key(value));
     }
     Ok(())
 }
@@ -198,7 +200,7 @@ fn decode_columns(shape: &KeyShape, bytes: &[u8]) -> Result<Vec<KeyValue>> {
     values.map_err(|error| Error::Damaged(error.to_string()))
 }
 
-/// The number in an encoded key or member.
+/// Decodes the number of a key or member.
 pub(super) fn decode_int(shape: &KeyShape, bytes: &[u8]) -> Result<i64> {
     match decode_columns(shape, bytes)?.first() {
         Some(KeyValue::Int(n)) => Ok(*n),

@@ -21,43 +21,39 @@ use jobs::{Board, Job};
 use moka::sync::Cache;
 use schemas::achievement::OutboxMessage;
 use schemas::seam::{Generation, Offset, PartitionState};
-use stores::live::{PartitionId, States};
+use stores::live::{Entries, PartitionId};
 
 pub(crate) use self::messages::NotifiedGroup;
-pub(crate) use self::outbox::Outbox;
-use self::previous::{Members, PreviousStates, ReadContext};
-use self::replay::{GroupName, PublishedStates, Replay, encode_group};
-use crate::processor::Limits;
+pub(crate) use self::outbox::ChangeOutbox;
+use self::previous::{PreviousEntryReader, ReadContext, RequestedMembers};
+use self::replay::{GroupName, PublishedEntries, Replay, encode_group};
+use crate::processor::{Limits, ViewKey};
 use crate::{Error, Result, SpeedPorts};
 
 /// Maximum keys with cached top entries.
 const TOP_ENTRIES_KEYS_MAX: u64 = 4_000;
-
-/// View and key.
-type ViewKey = (String, Vec<u8>);
 
 /// Derives the messages of one partition.
 #[derive(Debug)]
 pub(crate) struct ChangeDetector {
     id: PartitionId,
     ports: SpeedPorts,
-    previous: PreviousStates,
-    /// The changes of notifications before this offset have been published.
-    published_through: Offset,
-    /// The published entries of groups whose live entries are newer, valid for one generation of
-    /// the partition state.
-    published_states: PublishedStates,
+    previous: PreviousEntryReader,
+    /// The changes of notifications before this offset are published.
+    published_end: Offset,
+    /// The published entries of groups whose live entries are newer; valid for one generation.
+    published_entries: PublishedEntries,
     generation: Option<Generation>,
     /// The top entries at the checkpoint.
     top_entries: Cache<ViewKey, Vec<TopEntries>>,
     /// The top entries after the checkpoint advances; `None` if they will be unknown.
-    pending: Vec<(ViewKey, Option<Vec<TopEntries>>)>,
+    pending_top_entries: Vec<(ViewKey, Option<Vec<TopEntries>>)>,
     /// Groups whose published entries are current after the checkpoint advances.
-    caught_up: Vec<GroupName>,
+    caught_up_groups: Vec<GroupName>,
 }
 
 /// Members of a key, with entries that replace those of the partition state.
-type NewerStates = Vec<(Vec<u8>, MemberEntries)>;
+type NewerEntries = Vec<(Vec<u8>, MemberEntries)>;
 
 /// A group of a micro-batch in one view.
 struct ChangedGroup<'a> {
@@ -68,60 +64,60 @@ struct ChangedGroup<'a> {
 }
 
 /// A group with its previous entries.
-type Step<'g, 'n> = (&'g ChangedGroup<'n>, MemberEntries);
+type GroupChange<'g, 'n> = (&'g ChangedGroup<'n>, MemberEntries);
 
 impl ChangeDetector {
     pub(crate) fn new(id: PartitionId, ports: &SpeedPorts) -> Self {
         Self {
             id,
-            previous: PreviousStates::new(
+            previous: PreviousEntryReader::new(
                 id,
                 Arc::clone(&ports.live) as _,
                 Arc::clone(&ports.views),
             ),
             ports: ports.clone(),
-            published_through: 0,
-            published_states: PublishedStates::new(),
+            published_end: 0,
+            published_entries: PublishedEntries::new(),
             generation: None,
             top_entries: Cache::new(TOP_ENTRIES_KEYS_MAX),
-            pending: Vec::new(),
-            caught_up: Vec::new(),
+            pending_top_entries: Vec::new(),
+            caught_up_groups: Vec::new(),
         }
     }
 
-    /// Starts with this partition state: reads how far messages were published.
+    /// Starts with this partition state. Reads up to which offset changes were published.
     pub(crate) async fn begin(
         &mut self,
         state: &PartitionState,
         jobs: &[Arc<Job<Board>>],
     ) -> Result<()> {
         self.reset();
-        let published = self.ports.achievements.published_through(self.id).await?;
-        if let Some(lost) = lost_range(state, published) {
+        let published = self.ports.achievements.published_end(self.id).await?;
+        if let Some(lost_offsets) = find_lost_range(state, published) {
             tracing::warn!(
                 partition = self.id.partition,
-                from = lost.start,
-                until = lost.end,
+                from = lost_offsets.start,
+                until = lost_offsets.end,
                 "live state was lost, and a batch run covers offsets from `from` until `until`: board changes of these offsets will not be published"
             );
         }
         // A generation that started at a run repeats offsets that an earlier one had counted.
         let generation_start = state.bounds.values().next();
         let starts_at_run = generation_start.is_some_and(|begin| begin.next_offset > 0);
-        self.published_through = match published {
+        self.published_end = match published {
             Some(published) if published > state.position.next_offset => {
                 let topic = self.id.source.topic();
-                let end = self.ports.log.end(topic, self.id.partition).await?;
-                if published > end {
+                let log_end = self.ports.log.end(topic, self.id.partition).await?;
+                if published > log_end {
                     tracing::warn!(
                         partition = self.id.partition,
                         published,
-                        end,
-                        "changes were published through an offset beyond the end of the log: the log was replaced, so all its changes are published"
+                        log_end,
+                        "changes were published up to an offset beyond the end of the log: the log was replaced, so all its changes are published"
                     );
                     self.ports
                         .achievements
-                        .record_published_through(self.id, 0)
+                        .record_published_end(self.id, 0)
                         .await?;
                     0
                 } else {
@@ -135,19 +131,21 @@ impl ChangeDetector {
         let position = state.position.next_offset;
         let is_known = self.generation == Some(state.generation);
         if !is_known {
-            self.published_states.clear();
+            self.published_entries.clear();
         }
-        self.published_states
+        self.published_entries
             .retain(|_, (offset, _)| *offset >= position);
-        let is_behind = self.published_through > position || state.is_replaying() && !is_known;
-        if published.is_some() && is_behind && self.published_states.is_empty() {
+        let is_behind = self.published_end > position || state.is_replaying() && !is_known;
+        if published.is_some() && is_behind && self.published_entries.is_empty() {
             let replay = Replay {
                 ports: &self.ports,
                 id: self.id,
                 state,
-                published_through: self.published_through,
+                published_end: self.published_end,
             };
-            self.published_states = replay.published_states(jobs, &mut self.previous).await?;
+            self.published_entries = replay
+                .read_published_entries(jobs, &mut self.previous)
+                .await?;
         }
         self.generation = Some(state.generation);
         Ok(())
@@ -156,63 +154,62 @@ impl ChangeDetector {
     /// Returns whether a micro-batch must end between two offsets, because only the first one was
     /// published.
     pub(crate) const fn splits_batch(&self, first: Offset, offset: Offset) -> bool {
-        first < self.published_through && offset >= self.published_through
+        first < self.published_end && offset >= self.published_end
     }
 
     /// Called after the checkpoint advanced past the last micro-batch.
     pub(crate) fn on_applied(&mut self) {
-        for (name, top_entries) in std::mem::take(&mut self.pending) {
+        for (view_key, top_entries) in std::mem::take(&mut self.pending_top_entries) {
             match top_entries {
-                Some(top_entries) => self.top_entries.insert(name, top_entries),
-                None => self.top_entries.invalidate(&name),
+                Some(top_entries) => self.top_entries.insert(view_key, top_entries),
+                None => self.top_entries.invalidate(&view_key),
             }
         }
-        for name in std::mem::take(&mut self.caught_up) {
-            self.published_states.remove(&name);
+        for group_name in std::mem::take(&mut self.caught_up_groups) {
+            self.published_entries.remove(&group_name);
         }
     }
 
-    /// Discards pending state, because the last micro-batch may not have been applied.
+    /// Discards pending changes, because the last micro-batch may not have been applied.
     pub(crate) fn reset(&mut self) {
-        self.pending.clear();
-        self.caught_up.clear();
+        self.pending_top_entries.clear();
+        self.caught_up_groups.clear();
         self.top_entries.invalidate_all();
     }
 
-    /// Derives the outbox entries of a micro-batch. `states` has one item per view, each with all
+    /// Derives the outbox entries of a micro-batch. `entries` has one item per view, each with all
     /// groups in the order of key and member.
     pub(crate) async fn detect(
         &mut self,
         limits: Limits,
         jobs: &[Arc<Job<Board>>],
         notified: &[NotifiedGroup],
-        states: &[States],
+        entries: &[Entries],
     ) -> Result<Vec<Bytes>> {
-        self.pending.clear();
-        self.caught_up.clear();
+        self.pending_top_entries.clear();
+        self.caught_up_groups.clear();
         let mut messages = Vec::new();
-        for (job, states) in jobs.iter().zip(states) {
-            let at = ReadContext {
+        for (job, entries) in jobs.iter().zip(entries) {
+            let context = ReadContext {
                 job,
                 checkpoint: limits.checkpoint,
                 partitions: limits.partitions,
                 is_live: true,
             };
-            let groups = groups(job, notified, states)?;
-            let is_published =
-                |group: &NotifiedGroup| group.position.offset < self.published_through;
+            let changed_groups = collect_groups(job, notified, entries)?;
+            let is_published = |group: &NotifiedGroup| group.position.offset < self.published_end;
             if notified.iter().all(is_published) {
-                self.forget_top_entries(job, &groups);
+                self.forget_top_entries(job, &changed_groups);
                 continue;
             }
-            match self.view_changes(at, &groups).await? {
+            match self.derive_view_changes(context, &changed_groups).await? {
                 Some(changes) => messages.extend(changes),
                 None => {
                     tracing::debug!(
                         view = job.view(),
                         "the view is new: its changes are not published"
                     );
-                    self.forget_top_entries(job, &groups);
+                    self.forget_top_entries(job, &changed_groups);
                 }
             }
         }
@@ -225,146 +222,151 @@ impl ChangeDetector {
     }
 
     fn forget_top_entries(&mut self, job: &Job<Board>, groups: &[ChangedGroup<'_>]) {
-        let names = groups.iter().map(|group| name(job, &group.key));
-        self.pending.extend(names.map(|name| (name, None)));
+        let forgotten = groups.iter().map(|group| (view_key(job, &group.key), None));
+        self.pending_top_entries.extend(forgotten);
     }
 
     /// Derives the changes and achievements of a view. Returns `None` if the previous entries of
     /// the view are unknown.
-    async fn view_changes(
+    async fn derive_view_changes(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         groups: &[ChangedGroup<'_>],
     ) -> Result<Option<Vec<OutboxMessage>>> {
-        let Some(steps) = self.steps(at, groups).await? else {
+        let Some(group_changes) = self.pair_with_previous(context, groups).await? else {
             return Ok(None);
         };
-        let Some(mut top_entries) = self.load_top_entries(at, &steps).await? else {
+        let Some(mut top_entries) = self.load_top_entries(context, &group_changes).await? else {
             return Ok(None);
         };
         let mut messages = Vec::new();
-        let mut newer: BTreeMap<&[u8], NewerStates> = BTreeMap::new();
-        for (group, before) in &steps {
-            let boards = messages::changed_boards(before, &group.after);
+        let mut newer: BTreeMap<&[u8], NewerEntries> = BTreeMap::new();
+        for (group, before) in &group_changes {
+            let (job, notified, after) = (context.job, group.notified, &group.after);
+            let boards = messages::find_changed_boards(before, after);
             if !boards.is_empty() {
-                let change =
-                    messages::board_change(at.job, group.notified, before, &group.after, &boards);
-                messages.push(change?);
+                messages.push(messages::build_board_change(
+                    job, notified, before, after, &boards,
+                )?);
             }
-            let of_key = top_entries.get(&group.key).into_iter().flatten();
-            if of_key.into_iter().any(TopEntries::needs_reload) {
-                let mut states = self.published_states(at.job, &group.key);
+            let mut entries_by_board = top_entries.get(&group.key).into_iter().flatten();
+            if entries_by_board.any(TopEntries::needs_reload) {
+                let mut entries = self.find_published_entries(job, &group.key);
                 let newer = newer.get(group.key.as_slice());
-                states.extend(newer.into_iter().flatten().cloned());
-                let requested = BTreeMap::from([(group.key.clone(), states)]);
-                let Some(found) = self.previous.top_entries(at, &requested).await? else {
+                entries.extend(newer.into_iter().flatten().cloned());
+                let requested = BTreeMap::from([(group.key.clone(), entries)]);
+                let reloaded = self.previous.read_top_entries(context, &requested);
+                let Some(reloaded) = reloaded.await? else {
                     return Ok(None);
                 };
                 // The key may have become unreadable.
                 top_entries.remove(&group.key);
-                self.pending.push((name(at.job, &group.key), None));
-                top_entries.extend(found);
+                self.pending_top_entries
+                    .push((view_key(job, &group.key), None));
+                top_entries.extend(reloaded);
             }
-            if let Some(of_key) = top_entries.get_mut(&group.key) {
-                messages.extend(derive_achievements(at.job, group, before, of_key)?);
+            if let Some(top_entries) = top_entries.get_mut(&group.key) {
+                messages.extend(derive_achievements(job, group, before, top_entries)?);
             }
             let newer = newer.entry(&group.key).or_default();
             newer.push((group.member.clone(), group.after.clone()));
         }
         let top_entries = top_entries.into_iter();
-        self.pending
-            .extend(top_entries.map(|(key, top_entries)| (name(at.job, &key), Some(top_entries))));
+        let job = context.job;
+        let pending = top_entries.map(|(key, entries)| (view_key(job, &key), Some(entries)));
+        self.pending_top_entries.extend(pending);
         Ok(Some(messages))
     }
 
     /// Pairs the groups with their previous entries. Skips groups of keys whose entries are
     /// unknown.
-    async fn steps<'g, 'n>(
+    async fn pair_with_previous<'g, 'n>(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         groups: &'g [ChangedGroup<'n>],
-    ) -> Result<Option<Vec<Step<'g, 'n>>>> {
-        let mut requested: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
+    ) -> Result<Option<Vec<GroupChange<'g, 'n>>>> {
+        let mut requested: BTreeMap<Vec<u8>, RequestedMembers> = BTreeMap::new();
         for group in groups {
-            let boards = searched_boards(at.job, &group.after);
+            let boards = list_searched_boards(context.job, &group.after);
             let members = requested.entry(group.key.clone()).or_default();
             members.push((group.member.clone(), boards));
         }
-        let Some(mut before) = self.previous.states(at, &requested).await? else {
+        let Some(mut previous) = self.previous.read_entries(context, &requested).await? else {
             return Ok(None);
         };
-        before.retain(|key, found| {
+        previous.retain(|key, known_members| {
             requested
                 .get(key)
-                .is_some_and(|requested| requested.len() == found.len())
+                .is_some_and(|requested| requested.len() == known_members.len())
         });
-        let mut steps = Vec::with_capacity(groups.len());
+        let mut group_changes = Vec::with_capacity(groups.len());
         for group in groups {
             let mut published = None;
-            if !self.published_states.is_empty() {
+            if !self.published_entries.is_empty() {
                 let (key, member) = (group.key.clone(), group.member.clone());
-                let name = (at.job.view().to_owned(), key, member);
+                let group_name = (context.job.view().to_owned(), key, member);
                 published = self
-                    .published_states
-                    .get(&name)
+                    .published_entries
+                    .get(&group_name)
                     .map(|(_, entries)| entries.clone());
-                self.caught_up.extend(published.is_some().then_some(name));
+                self.caught_up_groups
+                    .extend(published.is_some().then_some(group_name));
             }
-            let of_key = before.get_mut(&group.key);
-            match of_key.and_then(|of_key| of_key.remove(&group.member)) {
-                Some(previous) => steps.push((group, published.unwrap_or(previous))),
-                None => self.forget_top_entries(at.job, std::slice::from_ref(group)),
+            let members = previous.get_mut(&group.key);
+            match members.and_then(|members| members.remove(&group.member)) {
+                Some(entries) => group_changes.push((group, published.unwrap_or(entries))),
+                None => self.forget_top_entries(context.job, std::slice::from_ref(group)),
             }
         }
-        Ok(Some(steps))
+        Ok(Some(group_changes))
     }
 
-    /// The published entries of a key's members whose live entries are newer.
-    fn published_states(&self, job: &Job<Board>, key: &[u8]) -> NewerStates {
+    /// Finds the published entries of a key's members whose live entries are newer.
+    fn find_published_entries(&self, job: &Job<Board>, key: &[u8]) -> NewerEntries {
         let first = (job.view().to_owned(), key.to_vec(), Vec::new());
-        let of_key = self.published_states.range(first..);
-        let of_key = of_key.take_while(|((view, other, _), _)| view == job.view() && other == key);
-        of_key
-            .map(|((.., member), (_, state))| (member.clone(), state.clone()))
+        let entries = self.published_entries.range(first..);
+        entries
+            .take_while(|((view, other, _), _)| view == job.view() && other == key)
+            .map(|((.., member), (_, entries))| (member.clone(), entries.clone()))
             .collect()
     }
 
     /// Loads the top entries, at the checkpoint, of keys that change on a board with achievements.
     async fn load_top_entries(
         &mut self,
-        at: ReadContext<'_>,
-        steps: &[Step<'_, '_>],
+        context: ReadContext<'_>,
+        group_changes: &[GroupChange<'_, '_>],
     ) -> Result<Option<BTreeMap<Vec<u8>, Vec<TopEntries>>>> {
         let mut top_entries = BTreeMap::new();
         let mut missing = BTreeMap::new();
-        for (group, before) in steps {
-            let mut boards = at.job.achievements().iter();
-            let changes = boards.any(|achievement| {
+        for (group, before) in group_changes {
+            let mut boards = context.job.achievements().iter();
+            let is_changed = boards.any(|achievement| {
                 let board = &achievement.board;
-                !messages::is_same(before.entry(board), group.after.entry(board))
+                !messages::are_same(before.entry(board), group.after.entry(board))
             });
-            if !changes || top_entries.contains_key(&group.key) || missing.contains_key(&group.key)
-            {
+            let is_known = top_entries.contains_key(&group.key) || missing.contains_key(&group.key);
+            if !is_changed || is_known {
                 continue;
             }
-            match self.top_entries.get(&name(at.job, &group.key)) {
-                Some(known) => drop(top_entries.insert(group.key.clone(), known)),
+            match self.top_entries.get(&view_key(context.job, &group.key)) {
+                Some(cached) => drop(top_entries.insert(group.key.clone(), cached)),
                 None => {
-                    let published_states = self.published_states(at.job, &group.key);
-                    missing.insert(group.key.clone(), published_states);
+                    let published_entries = self.find_published_entries(context.job, &group.key);
+                    missing.insert(group.key.clone(), published_entries);
                 }
             }
         }
-        let found = self.previous.top_entries(at, &missing).await?;
-        Ok(found.map(|found| {
-            top_entries.extend(found);
+        let loaded = self.previous.read_top_entries(context, &missing).await?;
+        Ok(loaded.map(|loaded| {
+            top_entries.extend(loaded);
             top_entries
         }))
     }
 }
 
-/// The boards to search for a member. If the job has scores, the tree by member finds the boards.
-fn searched_boards(job: &Job<Board>, after: &MemberEntries) -> Vec<Vec<u8>> {
+/// Lists the boards to search for a member. With scores, the tree by member finds the boards.
+fn list_searched_boards(job: &Job<Board>, after: &MemberEntries) -> Vec<Vec<u8>> {
     if job.board_columns().0.is_empty() {
         return vec![Vec::new()];
     }
@@ -372,16 +374,16 @@ fn searched_boards(job: &Job<Board>, after: &MemberEntries) -> Vec<Vec<u8>> {
     boards.map(|entry| entry.board.clone()).collect()
 }
 
-/// The offsets whose changes can never be published. The state is at the start of a generation that
-/// begins at a run, and earlier offsets were not published.
-fn lost_range(state: &PartitionState, published: Option<Offset>) -> Option<Range<Offset>> {
-    let begin = state.bounds.values().next()?.next_offset;
+/// Finds the offsets whose changes can never be published. The state is at the start of a
+/// generation that begins at a run, and earlier offsets were not published.
+fn find_lost_range(state: &PartitionState, published: Option<Offset>) -> Option<Range<Offset>> {
+    let generation_start = state.bounds.values().next()?.next_offset;
     let published = published.unwrap_or(0);
     // An empty `since` means that no view has been counted yet.
-    (state.since.is_empty() && published < begin).then_some(published..begin)
+    (state.since.is_empty() && published < generation_start).then_some(published..generation_start)
 }
 
-fn name(job: &Job<Board>, key: &[u8]) -> ViewKey {
+fn view_key(job: &Job<Board>, key: &[u8]) -> ViewKey {
     (job.view().to_owned(), key.to_vec())
 }
 
@@ -394,39 +396,44 @@ fn derive_achievements(
 ) -> Result<Vec<OutboxMessage>> {
     let mut messages = Vec::new();
     let boards = job.achievements().iter().zip(top_entries).enumerate();
-    for (index, (board, entries_of_board)) in boards {
+    for (index, (board, board_entries)) in boards {
         let (old, new) = (before.entry(&board.board), group.after.entry(&board.board));
-        if messages::is_same(old, new) {
+        if messages::are_same(old, new) {
             continue;
         }
-        let mut events = entries_of_board.apply(&group.member, new);
+        let mut events = board_entries.apply(&group.member, new);
         if index == 0 {
-            events.extend(entries_of_board.personal_record(&group.member, old, new));
+            events.extend(board_entries.find_personal_record(&group.member, old, new));
         }
         for event in &events {
-            messages.push(messages::achievement(job, group.notified, board, event)?);
+            messages.push(messages::build_achievement(
+                job,
+                group.notified,
+                board,
+                event,
+            )?);
         }
     }
     Ok(messages)
 }
 
-/// The groups of a micro-batch in order, with their new entries in a view.
-fn groups<'a>(
+/// Collects the groups of a micro-batch in order, with their new entries in a view.
+fn collect_groups<'a>(
     job: &Job<Board>,
     notified: &'a [NotifiedGroup],
-    states: &States,
+    entries: &Entries,
 ) -> Result<Vec<ChangedGroup<'a>>> {
-    let fault = |what: String| Error::Fault(format!("job {}: {what}", job.name()));
+    let fault = |problem: String| Error::Fault(format!("job {}: {problem}", job.name()));
     let mut rows = BTreeMap::new();
-    for row in 0..states.states.len() {
-        rows.insert((states.keys.value(row), states.members.value(row)), row);
+    for row in 0..entries.entries.len() {
+        rows.insert((entries.keys.value(row), entries.members.value(row)), row);
     }
     let mut groups = Vec::with_capacity(notified.len());
     for notified in notified {
         let (key, member) = encode_group(job, notified.group)?;
         let row = rows.get(&(key.as_slice(), member.as_slice()));
         let row = *row.ok_or_else(|| fault("a group has no entries".to_owned()))?;
-        let after = states.state(row).map(MemberEntries::decode).transpose();
+        let after = entries.entry(row).map(MemberEntries::decode).transpose();
         groups.push(ChangedGroup {
             notified,
             key,
@@ -460,16 +467,16 @@ mod tests {
                 generation_min: 2,
             },
         );
-        assert_eq!(lost_range(&state, Some(10)), None);
-        assert_eq!(lost_range(&state, Some(12)), None);
-        assert_eq!(lost_range(&state, Some(7)), Some(7..10));
-        assert_eq!(lost_range(&state, None), Some(0..10));
+        assert_eq!(find_lost_range(&state, Some(10)), None);
+        assert_eq!(find_lost_range(&state, Some(12)), None);
+        assert_eq!(find_lost_range(&state, Some(7)), Some(7..10));
+        assert_eq!(find_lost_range(&state, None), Some(0..10));
         // Unpublished messages of a started generation are in its outbox. Lost ones were reported
         // at its start.
         let checkpoint = state.checkpoint();
         let applied = state.apply(&checkpoint, cut, &["a view"]);
         assert_eq!(applied, Ok(()));
-        assert_eq!(lost_range(&state, Some(7)), None);
+        assert_eq!(find_lost_range(&state, Some(7)), None);
         // The first generation covers nothing.
         let first = GenerationStart {
             newest: 0,
@@ -478,7 +485,7 @@ mod tests {
             generation_min: 1,
         };
         assert_eq!(
-            lost_range(&PartitionState::new_generation(1, &first), None),
+            find_lost_range(&PartitionState::new_generation(1, &first), None),
             None
         );
     }

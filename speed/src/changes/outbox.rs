@@ -13,36 +13,36 @@ use tokio_util::sync::CancellationToken;
 use crate::pause::pause;
 use crate::{Error, Result};
 
-/// Attempts to publish if everything must be published.
-const TRIES: u32 = 20;
-const PAUSE_MS_FIRST: u64 = 50;
+/// Maximum consecutive failed attempts if everything must be published.
+const TRIES_MAX: u32 = 20;
+const FIRST_PAUSE_MS: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
 /// Interval, in units of the configured interval, of reads of an outbox that this process does not
 /// fill.
-const IDLE_INTERVALS: u32 = 10;
+const IDLE_READ_INTERVALS: u32 = 10;
 
 /// The change outbox of one partition. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Outbox {
+pub(crate) struct ChangeOutbox {
     id: PartitionId,
     publisher: OutboxPublisher,
     interval: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<SharedOutbox>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedOutbox {
     /// Notifies about new entries.
     filled: Notify,
     /// True if the checkpoint advanced since the last read of the outbox.
     has_advanced: AtomicBool,
     /// Approximate number of waiting entries.
-    waiting: AtomicU64,
-    /// The recorded offset through which changes are published, once it is known.
-    published_through: Mutex<Option<Offset>>,
+    waiting_entries: AtomicU64,
+    /// The offset below which changes are published, once it is known.
+    published_end: Mutex<Option<Offset>>,
 }
 
-impl Outbox {
+impl ChangeOutbox {
     /// Creates an outbox that is read at the latest `interval_ms` after the checkpoint advanced.
     pub(crate) fn new(id: PartitionId, publisher: OutboxPublisher, interval_ms: u64) -> Self {
         Self {
@@ -54,16 +54,16 @@ impl Outbox {
     }
 
     /// The approximate number of waiting entries.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.shared.waiting.load(Ordering::Relaxed)
+    pub(crate) fn waiting_entries(&self) -> u64 {
+        self.shared.waiting_entries.load(Ordering::Relaxed)
     }
 
     /// Records that the checkpoint advanced and this number of entries was added.
     pub(crate) fn checkpoint_advanced(&self, entries: usize) {
         self.shared.has_advanced.store(true, Ordering::Relaxed);
         if entries > 0 {
-            let waiting = &self.shared.waiting;
-            waiting.fetch_add(entries as u64, Ordering::Relaxed);
+            let waiting_entries = &self.shared.waiting_entries;
+            waiting_entries.fetch_add(entries as u64, Ordering::Relaxed);
             self.shared.filled.notify_one();
         }
     }
@@ -89,7 +89,7 @@ impl Outbox {
 
     /// Waits until entries may have been added, or until `done`.
     async fn wait(&self, done: &CancellationToken) {
-        let since = Instant::now();
+        let wait_start = Instant::now();
         loop {
             tokio::select! {
                 () = self.shared.filled.notified() => return,
@@ -97,7 +97,7 @@ impl Outbox {
                 () = tokio::time::sleep(self.interval) => {}
             }
             let has_advanced = self.shared.has_advanced.load(Ordering::Relaxed);
-            if has_advanced || since.elapsed() >= self.interval * IDLE_INTERVALS {
+            if has_advanced || wait_start.elapsed() >= self.interval * IDLE_READ_INTERVALS {
                 return;
             }
         }
@@ -126,10 +126,10 @@ impl Outbox {
         stop: &CancellationToken,
     ) -> Result<()> {
         *failures += 1;
-        if !error.is_transient() || must_end && *failures >= TRIES {
+        if !error.is_transient() || must_end && *failures >= TRIES_MAX {
             return Err(error);
         }
-        let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << (*failures).min(10));
+        let wait_ms = PAUSE_MS_MAX.min(FIRST_PAUSE_MS << (*failures).min(10));
         let partition = self.id.partition;
         tracing::warn!(partition, %error, wait_ms, "board changes can't be published; trying again");
         pause(wait_ms, stop).await;
@@ -137,18 +137,17 @@ impl Outbox {
     }
 
     async fn publish(&self) -> Result<u64> {
-        let mut published_through = self.shared.published_through.lock().await;
+        let mut published_end = self.shared.published_end.lock().await;
         self.shared.has_advanced.store(false, Ordering::Relaxed);
-        let left = self
-            .publisher
-            .publish(self.id, &mut published_through)
-            .await?;
-        drop(published_through);
-        self.shared.waiting.store(left, Ordering::Relaxed);
+        let remaining = self.publisher.publish(self.id, &mut published_end).await?;
+        drop(published_end);
+        self.shared
+            .waiting_entries
+            .store(remaining, Ordering::Relaxed);
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("backstitch_speed_outbox_entries", "source" => self.id.source.name(),
             "partition" => self.id.partition.to_string())
-        .set(left as f64);
-        Ok(left)
+        .set(remaining as f64);
+        Ok(remaining)
     }
 }

@@ -18,37 +18,39 @@ use jobs::{Board, Job};
 use moka::sync::Cache;
 use schemas::seam::{Checkpoint, PartitionState};
 use stores::ErrorKind;
-use stores::live::{LiveRead, PartitionId, StateQuery, StatesSnapshot};
+use stores::boards::{
+    NodeCache, NodesError, RequestedMember, StoredNodes, build_member_queries, build_seam,
+    create_node_cache, merge_boards, read_member_entries, split_members,
+};
+use stores::live::{EntriesSnapshot, EntryQuery, LiveRead, PartitionId};
 use stores::views::{Head as StoredHead, RunRecords, ViewsRead};
 
 use crate::changes::messages;
+use crate::processor::ViewKey;
 use crate::{Error, Result};
-use stored::boards::{
-    Member, NodeCache, NodesError, StoredNodes, member_queries, member_states, merge_boards,
-    node_cache, seam, split_members,
-};
 
-/// Memory of cached heads per partition.
-const HEADS_BYTES_MAX: u64 = 8 << 20;
-/// Approximate memory of a head without its roots.
-const HEAD_BYTES: usize = 256;
-/// Memory of cached nodes per partition.
-const NODES_BYTES_MAX: u64 = 32 << 20;
+/// Memory limit of cached heads per partition.
+const HEAD_CACHE_BYTES_MAX: u64 = 8 << 20;
+/// Approximate memory of a cached head without its roots.
+const HEAD_OVERHEAD_BYTES: usize = 256;
+/// Memory limit of cached nodes per partition.
+const NODE_CACHE_BYTES_MAX: u64 = 32 << 20;
 /// Keys or members that are read concurrently.
 const READ_CONCURRENCY: usize = 16;
 /// Keys whose live entries are read together.
-const KEYS_MAX: usize = 64;
+const KEYS_PER_READ_MAX: usize = 64;
 /// Maximum retries of a read.
-const TRIES: u32 = 6;
+const RETRIES_MAX: u32 = 6;
 /// Maximum retries to read missing or corrupt rows, which a run may have replaced meanwhile.
-const UNREADABLE_TRIES: u32 = 3;
-/// Maximum retries if the rows are ahead of the partition state.
-const BEHIND_TRIES: u32 = 3;
+const UNREADABLE_RETRIES_MAX: u32 = 3;
+/// Maximum retries while the rows are ahead of the partition state.
+const BEHIND_RETRIES_MAX: u32 = 3;
 /// Pause before unreadable rows of the same head are read again.
 const UNREADABLE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum recorded keys with unreadable rows.
 const UNREADABLE_KEYS_MAX: usize = 10_000;
-const PAUSE_MS: u64 = 10;
+/// Pause before the first retry is twice this; each further pause doubles.
+const PAUSE_BASE_MS: u64 = 10;
 
 /// The context of a read of one view.
 #[derive(Debug, Clone, Copy)]
@@ -63,20 +65,17 @@ pub(super) struct ReadContext<'a> {
 }
 
 /// The requested members of a key, each with the boards to search.
-pub(super) type Members = Vec<Member>;
+pub(super) type RequestedMembers = Vec<RequestedMember>;
 
 /// Previous entries by key and member. Keys that are unknown are missing.
-pub(super) type StatesByKey = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, MemberEntries>>;
-
-/// View and key.
-type ViewKey = (String, Vec<u8>);
+pub(super) type EntriesByKey = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, MemberEntries>>;
 
 /// The result for a key, or the reason why its rows are unreadable.
 type KeyRead<T> = std::result::Result<T, String>;
 
 /// Reads previous entries.
 #[derive(Debug)]
-pub(super) struct PreviousStates {
+pub(super) struct PreviousEntryReader {
     id: PartitionId,
     live: Arc<dyn LiveRead>,
     views: Arc<dyn ViewsRead>,
@@ -116,7 +115,7 @@ struct RetryCount {
 impl RetryCount {
     /// Returns whether the next attempt gives up rows that are still unreadable.
     const fn is_exhausted(&self) -> bool {
-        self.unreadable >= UNREADABLE_TRIES
+        self.unreadable >= UNREADABLE_RETRIES_MAX
     }
 }
 
@@ -152,7 +151,7 @@ impl From<BoardError<NodesError>> for ReadFailure {
             }
             BoardError::SeamMismatch(mismatch) => Self::Retry(mismatch.to_string()),
             error @ BoardError::Replaced => Self::Unreadable(error.to_string()),
-            BoardError::Damaged(what) => Self::Unreadable(what),
+            BoardError::Damaged(problem) => Self::Unreadable(problem),
             BoardError::Store(NodesError::Damaged(error)) => Self::Unreadable(error.to_string()),
             BoardError::Store(NodesError::Store(error)) if error.kind() == ErrorKind::Fatal => {
                 Self::Unreadable(error.to_string())
@@ -163,14 +162,14 @@ impl From<BoardError<NodesError>> for ReadFailure {
 }
 
 /// The approximate memory of a cached head with its name.
-fn head_bytes(head: Option<&StoredHead>) -> u32 {
+fn weigh_head(head: Option<&StoredHead>) -> u32 {
     let earlier = head.and_then(|head| head.earlier.as_ref());
     let roots = head.map_or(0, |head| head.root.len());
     let roots = roots + earlier.map_or(0, |earlier| earlier.root.len());
-    u32::try_from(HEAD_BYTES + roots).unwrap_or(u32::MAX)
+    u32::try_from(HEAD_OVERHEAD_BYTES + roots).unwrap_or(u32::MAX)
 }
 
-impl PreviousStates {
+impl PreviousEntryReader {
     pub(super) fn new(id: PartitionId, live: Arc<dyn LiveRead>, views: Arc<dyn ViewsRead>) -> Self {
         Self {
             id,
@@ -178,28 +177,29 @@ impl PreviousStates {
             views,
             runs: None,
             heads: Cache::builder()
-                .max_capacity(HEADS_BYTES_MAX)
-                .weigher(|_: &ViewKey, head: &Option<StoredHead>| head_bytes(head.as_ref()))
+                .max_capacity(HEAD_CACHE_BYTES_MAX)
+                .weigher(|_: &ViewKey, head: &Option<StoredHead>| weigh_head(head.as_ref()))
                 .build(),
-            nodes: node_cache(NODES_BYTES_MAX),
+            nodes: create_node_cache(NODE_CACHE_BYTES_MAX),
             unreadable: BTreeMap::new(),
         }
     }
 
     /// Reads the entries of members before the micro-batch, for the keys where they are known.
     /// Returns `None` if the view is new.
-    pub(super) async fn states(
+    pub(super) async fn read_entries(
         &mut self,
-        at: ReadContext<'_>,
-        requested: &BTreeMap<Vec<u8>, Members>,
-    ) -> Result<Option<StatesByKey>> {
+        context: ReadContext<'_>,
+        requested: &BTreeMap<Vec<u8>, RequestedMembers>,
+    ) -> Result<Option<EntriesByKey>> {
         let mut tries = RetryCount::default();
         loop {
-            let failed = match self.try_states(at, requested, tries.is_exhausted()).await {
-                Ok(found) => return Ok(Some(found)),
-                Err(failed) => failed,
+            let is_last = tries.is_exhausted();
+            let failure = match self.try_read_entries(context, requested, is_last).await {
+                Ok(entries) => return Ok(Some(entries)),
+                Err(failure) => failure,
             };
-            if !self.may_retry(at, failed, &mut tries).await? {
+            if !self.may_retry(context, failure, &mut tries).await? {
                 return Ok(None);
             }
         }
@@ -207,21 +207,19 @@ impl PreviousStates {
 
     /// Reads the top entries of keys on all boards with achievements, for the keys where they are
     /// known. The given entries of members replace those of the partition state.
-    pub(super) async fn top_entries(
+    pub(super) async fn read_top_entries(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         requested: &BTreeMap<Vec<u8>, Vec<(Vec<u8>, MemberEntries)>>,
     ) -> Result<Option<BTreeMap<Vec<u8>, Vec<TopEntries>>>> {
         let mut tries = RetryCount::default();
         loop {
-            let failed = match self
-                .try_top_entries(at, requested, tries.is_exhausted())
-                .await
-            {
-                Ok(found) => return Ok(Some(found)),
-                Err(failed) => failed,
+            let is_last = tries.is_exhausted();
+            let failure = match self.try_read_top_entries(context, requested, is_last).await {
+                Ok(top_entries) => return Ok(Some(top_entries)),
+                Err(failure) => failure,
             };
-            if !self.may_retry(at, failed, &mut tries).await? {
+            if !self.may_retry(context, failure, &mut tries).await? {
                 return Ok(None);
             }
         }
@@ -230,47 +228,47 @@ impl PreviousStates {
     /// Decides whether to retry after a failure, and pauses. Returns false if the view is unknown.
     async fn may_retry(
         &mut self,
-        at: ReadContext<'_>,
-        failed: ReadFailure,
+        context: ReadContext<'_>,
+        failure: ReadFailure,
         tries: &mut RetryCount,
     ) -> Result<bool> {
-        let why = match failed {
+        let reason = match failure {
             ReadFailure::Error(error) => return Err(error),
             // The cached run records may be outdated.
             ReadFailure::NewView if tries.all > 0 => return Ok(false),
             ReadFailure::NewView => "its definition is new".to_owned(),
             // The state of another partition reaches its cut by itself.
-            ReadFailure::Behind(partition, why)
-                if tries.all >= BEHIND_TRIES && partition == self.id.partition as usize =>
+            ReadFailure::Behind(partition, reason)
+                if tries.all >= BEHIND_RETRIES_MAX && partition == self.id.partition as usize =>
             {
-                let view = at.job.view();
+                let view = context.job.view();
                 tracing::warn!(
                     view,
-                    why,
+                    reason,
                     "a batch run already covers events that are counted again after a loss of live state: their changes are not published"
                 );
                 return Ok(false);
             }
-            ReadFailure::Retry(why) | ReadFailure::Behind(_, why) => why,
-            ReadFailure::Unreadable(why) => {
+            ReadFailure::Retry(reason) | ReadFailure::Behind(_, reason) => reason,
+            ReadFailure::Unreadable(reason) => {
                 tries.unreadable += 1;
-                why
+                reason
             }
         };
         self.runs = None;
         self.heads.invalidate_all();
         tries.all += 1;
-        if tries.all > TRIES {
+        if tries.all > RETRIES_MAX {
             return Err(Error::SeamMismatch(format!(
-                "cannot read the previous entries on the boards of {}: {why}",
-                at.job.view()
+                "cannot read the previous entries on the boards of {}: {reason}",
+                context.job.view()
             )));
         }
-        tokio::time::sleep(Duration::from_millis(PAUSE_MS << tries.all)).await;
+        tokio::time::sleep(Duration::from_millis(PAUSE_BASE_MS << tries.all)).await;
         Ok(true)
     }
 
-    async fn runs(&mut self) -> Result<Arc<RunRecords>, ReadFailure> {
+    async fn read_runs(&mut self) -> Result<Arc<RunRecords>, ReadFailure> {
         if let Some(runs) = &self.runs {
             return Ok(Arc::clone(runs));
         }
@@ -279,27 +277,30 @@ impl PreviousStates {
         Ok(runs)
     }
 
-    /// The partitions that may store entries of a key: only this one, unless partitions were added
-    /// since the newest run.
-    fn key_partitions(
+    /// Finds the partitions that may store entries of a key: only this one, unless partitions were
+    /// added since the newest run.
+    fn find_key_partitions(
         &self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         runs: &RunRecords,
     ) -> (Option<u32>, std::ops::Range<u32>) {
-        let newest = runs
+        let newest_epoch = runs
             .complete_epochs
-            .get(at.job.view())
+            .get(context.job.view())
             .copied()
             .unwrap_or(0);
-        let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
-        let recorded = u32::try_from(runs.runs.partitions()).unwrap_or(u32::MAX);
-        let partitions = at.partitions.max(recorded);
-        let own = self.id.partition;
+        let cut_count = runs.runs.get(newest_epoch).map_or(0, |run| run.cuts.len());
+        let recorded = u32::try_from(runs.runs.partition_count()).unwrap_or(u32::MAX);
+        let partitions = context.partitions.max(recorded);
+        let own_partition = self.id.partition;
         // Before the first run, added partitions can't be detected.
-        if newest > 0 && cuts != partitions as usize {
+        if newest_epoch > 0 && cut_count != partitions as usize {
             (None, 0..partitions)
         } else {
-            (Some(own), own..own.saturating_add(1))
+            (
+                Some(own_partition),
+                own_partition..own_partition.saturating_add(1),
+            )
         }
     }
 
@@ -307,48 +308,53 @@ impl PreviousStates {
     /// checkpoint.
     fn check_current(
         &self,
-        at: ReadContext<'_>,
-        first: u32,
+        context: ReadContext<'_>,
+        first_partition: u32,
         states: Vec<Option<PartitionState>>,
     ) -> Result<Vec<Option<PartitionState>>, ReadFailure> {
-        let mut all: Vec<Option<PartitionState>> = vec![None; first as usize];
-        all.extend(states);
-        let own = all.get(self.id.partition as usize).and_then(Option::as_ref);
-        let is_current = own
+        let mut all_states: Vec<Option<PartitionState>> = vec![None; first_partition as usize];
+        all_states.extend(states);
+        let own_state = all_states
+            .get(self.id.partition as usize)
+            .and_then(Option::as_ref);
+        let is_current = own_state
             .map(PartitionState::checkpoint)
             .is_some_and(|checkpoint| {
                 (checkpoint.generation, checkpoint.next_offset)
-                    == (at.checkpoint.generation, at.checkpoint.next_offset)
+                    == (
+                        context.checkpoint.generation,
+                        context.checkpoint.next_offset,
+                    )
             });
         if is_current {
-            Ok(all)
+            Ok(all_states)
         } else {
             Err(ReadFailure::Error(Error::CheckpointMismatch))
         }
     }
 
-    /// The heads of keys, where they exist.
-    async fn heads(
+    /// Reads the heads of keys, where they exist.
+    async fn read_heads(
         &mut self,
         seam: &SeamSnapshot<'_>,
         keys: &[&Vec<u8>],
     ) -> Result<Vec<Option<StoredHead>>, ReadFailure> {
-        let name = |key: &[u8]| (seam.view.to_owned(), key.to_vec());
+        let view_key = |key: &[u8]| (seam.view.to_owned(), key.to_vec());
         let mut heads = BTreeMap::new();
         let mut missing = Vec::new();
         for key in keys {
-            match self.heads.get(&name(key)) {
+            match self.heads.get(&view_key(key)) {
                 Some(head) => drop(heads.insert((*key).clone(), head)),
                 None => missing.push((*key).clone()),
             }
         }
         if !missing.is_empty() {
-            let found = self.views.heads(seam.view, &missing).await?;
-            let has_table = seam.check_table(found.is_some());
+            let stored_heads = self.views.heads(seam.view, &missing).await?;
+            let has_table = seam.check_table(stored_heads.is_some());
             has_table.map_err(BoardError::<NodesError>::from)?;
-            let found = found.unwrap_or_else(|| vec![None; missing.len()]);
-            for (key, head) in missing.into_iter().zip(found) {
-                self.heads.insert(name(&key), head.clone());
+            let stored_heads = stored_heads.unwrap_or_else(|| vec![None; missing.len()]);
+            for (key, head) in missing.into_iter().zip(stored_heads) {
+                self.heads.insert(view_key(&key), head.clone());
                 heads.insert(key, head);
             }
         }
@@ -363,13 +369,13 @@ impl PreviousStates {
         if self.unreadable.is_empty() {
             return false;
         }
-        let name = (view.to_owned(), key.to_vec());
-        let is_unreadable = self.unreadable.get(&name).is_some_and(|key| {
+        let view_key = (view.to_owned(), key.to_vec());
+        let is_unreadable = self.unreadable.get(&view_key).is_some_and(|key| {
             key.head.as_ref() == head && key.tried.elapsed() < UNREADABLE_RETRY_INTERVAL
         });
         if is_unreadable {
             // A new run must be noticed at once.
-            self.heads.invalidate(&name);
+            self.heads.invalidate(&view_key);
         }
         is_unreadable
     }
@@ -377,187 +383,194 @@ impl PreviousStates {
     /// Collects the results of readable keys. Unreadable keys are given up on the last attempt.
     fn collect_readable<'k, T>(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         is_last: bool,
         read: Vec<(&'k Vec<u8>, Option<StoredHead>, KeyRead<T>)>,
     ) -> Result<Vec<(&'k Vec<u8>, T)>, ReadFailure> {
-        let mut found = Vec::with_capacity(read.len());
+        let mut readable = Vec::with_capacity(read.len());
         for (key, head, read) in read {
-            let of_key = match read {
-                Ok(of_key) if self.unreadable.is_empty() => Ok(of_key),
-                read => self.record_readability(at, key, head, is_last, read),
+            let outcome = match read {
+                Ok(outcome) if self.unreadable.is_empty() => Ok(outcome),
+                read => self.record_readability(context, key, head, is_last, read),
             };
-            match of_key {
-                Ok(of_key) => found.push((key, of_key)),
-                Err(Some(why)) => return Err(ReadFailure::Unreadable(why)),
+            match outcome {
+                Ok(outcome) => readable.push((key, outcome)),
+                Err(Some(reason)) => return Err(ReadFailure::Unreadable(reason)),
                 Err(None) => {}
             }
         }
-        Ok(found)
+        Ok(readable)
     }
 
     /// Records whether the rows of a key are readable. Returns the reason if they must be read
     /// again.
     fn record_readability<T>(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         key: &[u8],
         head: Option<StoredHead>,
         is_last: bool,
         read: KeyRead<T>,
     ) -> Result<T, Option<String>> {
-        let view = at.job.view();
-        let name = (view.to_owned(), key.to_vec());
-        let before = self.unreadable.remove(&name);
-        let shown = messages::decode_int(at.job.key(), key).unwrap_or_default();
-        let why = match read {
+        let view = context.job.view();
+        let view_key = (view.to_owned(), key.to_vec());
+        let previous = self.unreadable.remove(&view_key);
+        let key_number = messages::decode_int(context.job.key(), key).unwrap_or_default();
+        let reason = match read {
             Ok(read) => {
-                if before.is_some() {
+                if previous.is_some() {
                     tracing::info!(
                         view,
-                        key = shown,
+                        key = key_number,
                         "the batch rows of boards are readable again: changes are published"
                     );
                 }
                 return Ok(read);
             }
-            Err(why) => why,
+            Err(reason) => reason,
         };
-        if !is_last && before.is_none_or(|before| before.head != head) {
-            return Err(Some(why));
+        if !is_last && previous.is_none_or(|previous| previous.head != head) {
+            return Err(Some(reason));
         }
         tracing::warn!(
-            view, key = shown, %why,
+            view, key = key_number, %reason,
             "the batch rows of boards are missing or corrupt: events count, but changes of these boards are not published until the rows are readable"
         );
-        self.heads.invalidate(&name);
+        self.heads.invalidate(&view_key);
         if self.unreadable.len() >= UNREADABLE_KEYS_MAX {
             self.unreadable.clear();
         }
         let tried = Instant::now();
-        self.unreadable.insert(name, UnreadableKey { head, tried });
+        self.unreadable
+            .insert(view_key, UnreadableKey { head, tried });
         Err(None)
     }
 
-    async fn try_states(
+    async fn try_read_entries(
         &mut self,
-        at: ReadContext<'_>,
-        requested: &BTreeMap<Vec<u8>, Members>,
+        context: ReadContext<'_>,
+        requested: &BTreeMap<Vec<u8>, RequestedMembers>,
         is_last: bool,
-    ) -> Result<StatesByKey, ReadFailure> {
-        let mut found = StatesByKey::new();
+    ) -> Result<EntriesByKey, ReadFailure> {
+        let mut entries = EntriesByKey::new();
         for requested in split_members(requested) {
-            let runs = self.runs().await?;
-            let (only, partitions) = self.key_partitions(at, &runs);
-            let queries = member_queries(at.job.view(), only, &requested);
+            let runs = self.read_runs().await?;
+            let (only_partition, partitions) = self.find_key_partitions(context, &runs);
+            let queries = build_member_queries(context.job.view(), only_partition, &requested);
             let first = partitions.start;
             let source = self.id.source;
-            let answer = self.live.read_members(source, partitions, &queries).await?;
-            let opened = self.open(at, only, first, &requested, answer).await?;
+            let snapshot = self.live.read_members(source, partitions, &queries).await?;
+            let opened = self.open_keys(context, only_partition, first, &requested, snapshot);
+            let opened = opened.await?;
             let this = &*self;
             let calls = opened.into_iter().map(|opened| async move {
                 let read = async {
-                    let nodes = this.nodes_of(at.job.view(), opened.key);
-                    member_states(&opened.key_boards?, &nodes, opened.requested).await
+                    let nodes = this.open_nodes(context.job.view(), opened.key);
+                    read_member_entries(&opened.key_boards?, &nodes, opened.requested).await
                 };
-                let read = key_outcome(read.await)?;
+                let read = into_key_read(read.await)?;
                 Ok::<_, ReadFailure>((opened.key, opened.head, read))
             });
             let calls: Vec<_> = calls.collect();
-            let all: Vec<_> = stream::iter(calls)
+            let reads: Vec<_> = stream::iter(calls)
                 .buffered(READ_CONCURRENCY)
                 .try_collect()
                 .await?;
-            for (key, of_key) in self.collect_readable(at, is_last, all)? {
-                found.entry(key.clone()).or_default().extend(of_key);
+            for (key, member_entries) in self.collect_readable(context, is_last, reads)? {
+                entries
+                    .entry(key.clone())
+                    .or_default()
+                    .extend(member_entries);
             }
         }
-        Ok(found)
+        Ok(entries)
     }
 
-    async fn try_top_entries(
+    async fn try_read_top_entries(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         requested: &BTreeMap<Vec<u8>, Vec<(Vec<u8>, MemberEntries)>>,
         is_last: bool,
     ) -> Result<BTreeMap<Vec<u8>, Vec<TopEntries>>, ReadFailure> {
-        let mut found = BTreeMap::new();
-        let all: Vec<_> = requested.iter().collect();
-        for requested in all.chunks(KEYS_MAX) {
-            let runs = self.runs().await?;
-            let (only, partitions) = self.key_partitions(at, &runs);
-            let queries = requested.iter().map(|(key, _)| StateQuery {
-                view: at.job.view().to_owned(),
+        let mut top_entries_by_key = BTreeMap::new();
+        let requested: Vec<_> = requested.iter().collect();
+        for requested in requested.chunks(KEYS_PER_READ_MAX) {
+            let runs = self.read_runs().await?;
+            let (only_partition, partitions) = self.find_key_partitions(context, &runs);
+            let queries = requested.iter().map(|(key, _)| EntryQuery {
+                view: context.job.view().to_owned(),
                 key: (*key).clone(),
-                partition: only,
+                partition: only_partition,
             });
-            let queries: Vec<StateQuery> = queries.collect();
+            let queries: Vec<EntryQuery> = queries.collect();
             let source = self.id.source;
-            let read = self.live.read_states(source, partitions.end, &queries);
-            let answer = read.await?;
-            let opened = self.open(at, only, 0, requested, answer).await?;
+            let read = self.live.read_entries(source, partitions.end, &queries);
+            let snapshot = read.await?;
+            let opened = self
+                .open_keys(context, only_partition, 0, requested, snapshot)
+                .await?;
             let this = &*self;
             let calls = opened.into_iter().map(|opened| async move {
                 let read = async {
                     let mut key_boards = opened.key_boards?;
-                    for (member, state) in opened.requested {
-                        key_boards.set_live(member, state.clone());
+                    for (member, entries) in opened.requested {
+                        key_boards.set_live(member, entries.clone());
                     }
-                    let nodes = this.nodes_of(at.job.view(), opened.key);
+                    let nodes = this.open_nodes(context.job.view(), opened.key);
                     let mut top_entries = Vec::new();
-                    for achievement in at.job.achievements() {
-                        let on_board = key_boards.board(&nodes, &achievement.board).await?;
-                        top_entries.push(TopEntries::new(
-                            on_board.page(0, TopEntries::CAPACITY).await?,
-                        ));
+                    for achievement in context.job.achievements() {
+                        let board = key_boards.open_board(&nodes, &achievement.board).await?;
+                        top_entries
+                            .push(TopEntries::new(board.page(0, TopEntries::CAPACITY).await?));
                     }
                     Ok(top_entries)
                 };
-                let read = key_outcome(read.await)?;
+                let read = into_key_read(read.await)?;
                 Ok::<_, ReadFailure>((opened.key, opened.head, read))
             });
             let calls: Vec<_> = calls.collect();
-            let all: Vec<_> = stream::iter(calls)
+            let reads: Vec<_> = stream::iter(calls)
                 .buffered(READ_CONCURRENCY)
                 .try_collect()
                 .await?;
-            let by_key = self.collect_readable(at, is_last, all)?.into_iter();
-            found.extend(by_key.map(|(key, top_entries)| (key.clone(), top_entries)));
+            let by_key = self.collect_readable(context, is_last, reads)?.into_iter();
+            top_entries_by_key.extend(by_key.map(|(key, top_entries)| (key.clone(), top_entries)));
         }
-        Ok(found)
+        Ok(top_entries_by_key)
     }
 
     /// Opens the boards of keys at the checkpoint, except recently unreadable keys.
-    async fn open<'k, A: Copy>(
+    async fn open_keys<'k, A: Copy>(
         &mut self,
-        at: ReadContext<'_>,
+        context: ReadContext<'_>,
         only_partition: Option<u32>,
         first_partition: u32,
         requested: &[(&'k Vec<u8>, A)],
-        answer: StatesSnapshot,
+        snapshot: EntriesSnapshot,
     ) -> Result<Vec<OpenedKey<'k, A>>, ReadFailure> {
-        let (runs, view) = (self.runs().await?, at.job.view());
-        let states = self.check_current(at, first_partition, answer.partition_states)?;
-        let seam = seam(view, &runs, &states, only_partition);
+        let (runs, view) = (self.read_runs().await?, context.job.view());
+        let states = self.check_current(context, first_partition, snapshot.partition_states)?;
+        let seam = build_seam(view, &runs, &states, only_partition);
         let keys: Vec<&Vec<u8>> = requested.iter().map(|(key, _)| *key).collect();
-        let heads = self.heads(&seam, &keys).await?;
+        let heads = self.read_heads(&seam, &keys).await?;
         let mut opened = Vec::with_capacity(keys.len());
-        for (((key, requested), head), states) in requested.iter().zip(heads).zip(&answer.states) {
+        let reads = requested.iter().zip(heads).zip(&snapshot.entries);
+        for (((key, requested), head), live_entries) in reads {
             if self.is_unreadable(view, key, head.as_ref()) {
                 continue;
             }
-            let live = at.is_live.then_some(states);
+            let live_entries = context.is_live.then_some(live_entries);
             opened.push(OpenedKey {
                 key,
                 requested: *requested,
-                key_boards: merge_boards(&seam, at.job, head.as_ref(), live),
+                key_boards: merge_boards(&seam, context.job, head.as_ref(), live_entries),
                 head,
             });
         }
         Ok(opened)
     }
 
-    fn nodes_of<'a>(&'a self, view: &'a str, key: &'a [u8]) -> StoredNodes<'a> {
+    fn open_nodes<'a>(&'a self, view: &'a str, key: &'a [u8]) -> StoredNodes<'a> {
         StoredNodes {
             views: &*self.views,
             cache: Some(&self.nodes),
@@ -567,11 +580,11 @@ impl PreviousStates {
     }
 }
 
-/// The result of one key. Unreadable rows do not affect other keys.
-fn key_outcome<T>(read: Result<T, BoardError<NodesError>>) -> Result<KeyRead<T>, ReadFailure> {
+/// Separates unreadable rows from other failures. They do not affect other keys.
+fn into_key_read<T>(read: Result<T, BoardError<NodesError>>) -> Result<KeyRead<T>, ReadFailure> {
     match read.map_err(ReadFailure::from) {
         Ok(read) => Ok(Ok(read)),
-        Err(ReadFailure::Unreadable(why)) => Ok(Err(why)),
-        Err(failed) => Err(failed),
+        Err(ReadFailure::Unreadable(reason)) => Ok(Err(reason)),
+        Err(failure) => Err(failure),
     }
 }

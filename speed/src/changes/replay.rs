@@ -12,7 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jobs::board::{BoardEntry, MemberEntries};
 use jobs::{Board, Job};
-use schemas::achievement::{BOARD_CHANGES, OutboxMessage};
+use schemas::achievement::{BOARD_CHANGES_TOPIC, OutboxMessage};
 use schemas::entities::{Group, Notifications};
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::seam::{Offset, PartitionState};
@@ -20,12 +20,12 @@ use schemas::source::Source;
 use serde_json::{Map, Value};
 use stores::live::PartitionId;
 use stores::log::{FetchLimit, Records};
-use stores::registry::read_writers;
+use stores::registry::read_writer_schemas;
 
-use super::previous::{Members, PreviousStates, ReadContext};
+use super::previous::{PreviousEntryReader, ReadContext, RequestedMembers};
 use crate::{Error, Result, SpeedPorts};
 
-/// Limit of one fetch.
+/// Limits of one fetch.
 const FETCH_LIMIT: FetchLimit = FetchLimit {
     records: 20_000,
     bytes: 16 << 20,
@@ -37,13 +37,13 @@ const CLOCK_SKEW_MS_MAX: i64 = 60_000;
 pub(super) type GroupName = (String, Vec<u8>, Vec<u8>);
 
 /// The published entries of groups, each with the first unpublished offset.
-pub(super) type PublishedStates = BTreeMap<GroupName, (Offset, MemberEntries)>;
+pub(super) type PublishedEntries = BTreeMap<GroupName, (Offset, MemberEntries)>;
 
 /// Groups with the offset of the first notification that names them.
-type Groups = HashMap<Group, Offset>;
+type GroupOffsets = HashMap<Group, Offset>;
 
-/// The boards of a group, each with the last published entry.
-type Rows = BTreeMap<Vec<u8>, Option<BoardEntry>>;
+/// The last published entry of a group on each board.
+type EntriesByBoard = BTreeMap<Vec<u8>, Option<BoardEntry>>;
 
 /// A replay of the log of one partition.
 #[derive(Debug, Clone, Copy)]
@@ -52,36 +52,36 @@ pub(super) struct Replay<'a> {
     pub(super) id: PartitionId,
     pub(super) state: &'a PartitionState,
     /// The changes of notifications before this offset have been published.
-    pub(super) published_through: Offset,
+    pub(super) published_end: Offset,
 }
 
 impl Replay<'_> {
-    /// The published entries of groups with notifications both before and after the published
+    /// Reads the published entries of groups with notifications both before and after the published
     /// offset, each with the offset of the first later notification.
-    pub(super) async fn published_states(
+    pub(super) async fn read_published_entries(
         &self,
         jobs: &[Arc<Job<Board>>],
-        previous: &mut PreviousStates,
-    ) -> Result<PublishedStates> {
-        let end = self.end().await?;
-        let mut in_both = self.read_groups(self.decided_through()..end).await?;
-        if in_both.is_empty() {
-            return Ok(PublishedStates::new());
+        previous: &mut PreviousEntryReader,
+    ) -> Result<PublishedEntries> {
+        let log_end = self.log_end().await?;
+        let mut groups_in_both = self.read_groups(self.decided_end()..log_end).await?;
+        if groups_in_both.is_empty() {
+            return Ok(PublishedEntries::new());
         }
         let published_groups = self
-            .read_groups(self.generation_start()..self.decided_through())
+            .read_groups(self.generation_start()..self.decided_end())
             .await?;
-        in_both.retain(|group, _| published_groups.contains_key(group));
-        if in_both.is_empty() {
-            return Ok(PublishedStates::new());
+        groups_in_both.retain(|group, _| published_groups.contains_key(group));
+        if groups_in_both.is_empty() {
+            return Ok(PublishedEntries::new());
         }
-        let mut published = self.read_published(jobs, &in_both).await?;
+        let mut published = self.read_published_changes(jobs, &groups_in_both).await?;
         let partitions = self.ports.partitions(self.id.source).await?;
-        let mut states = PublishedStates::new();
+        let mut published_entries = PublishedEntries::new();
         for job in jobs {
-            let mut requested: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
+            let mut requested: BTreeMap<Vec<u8>, RequestedMembers> = BTreeMap::new();
             let mut offsets = HashMap::new();
-            for (group, offset) in &in_both {
+            for (group, offset) in &groups_in_both {
                 let (key, member) = encode_group(job, *group)?;
                 offsets.insert((key.clone(), member.clone()), *offset);
                 let boards = match job.board_columns().0.is_empty() {
@@ -90,7 +90,7 @@ impl Replay<'_> {
                 };
                 requested.entry(key).or_default().push((member, boards));
             }
-            let at = ReadContext {
+            let context = ReadContext {
                 job,
                 checkpoint: self.state.checkpoint(),
                 partitions,
@@ -98,59 +98,61 @@ impl Replay<'_> {
                 is_live: false,
             };
             // If the entries are unknown, nothing was published either.
-            let Some(found) = previous.states(at, &requested).await? else {
+            let Some(entries_by_key) = previous.read_entries(context, &requested).await? else {
                 continue;
             };
-            let found = found.into_iter().flat_map(|(key, members)| {
-                let of_key = move |(member, state)| ((key.clone(), member), state);
-                members.into_iter().map(of_key)
+            let entries_by_key = entries_by_key.into_iter().flat_map(|(key, members)| {
+                let add_key = move |(member, entries)| ((key.clone(), member), entries);
+                members.into_iter().map(add_key)
             });
-            for ((key, member), mut state) in found {
+            for ((key, member), mut member_entries) in entries_by_key {
                 let offset = offsets.get(&(key.clone(), member.clone()));
-                let offset = offset.copied().unwrap_or(self.published_through);
-                let name = (job.view().to_owned(), key, member);
-                for (board, entry) in published.remove(&name).unwrap_or_default() {
-                    state.entries.retain(|entry| entry.board != board);
-                    state.entries.extend(entry);
+                let offset = offset.copied().unwrap_or(self.published_end);
+                let group_name = (job.view().to_owned(), key, member);
+                for (board, entry) in published.remove(&group_name).unwrap_or_default() {
+                    member_entries.entries.retain(|entry| entry.board != board);
+                    member_entries.entries.extend(entry);
                 }
-                states.insert(name, (offset, state));
+                published_entries.insert(group_name, (offset, member_entries));
             }
         }
-        Ok(states)
+        Ok(published_entries)
     }
 
     /// The start of the generation.
     fn generation_start(&self) -> Offset {
-        let begin = self.state.bounds.values().next();
-        begin.map_or(0, |begin| begin.next_offset)
+        let first_bound = self.state.bounds.values().next();
+        first_bound.map_or(0, |bound| bound.next_offset)
     }
 
     /// The changes of notifications before this offset are published or in the outbox.
-    fn decided_through(&self) -> Offset {
-        self.published_through.max(self.state.position.next_offset)
+    fn decided_end(&self) -> Offset {
+        self.published_end.max(self.state.position.next_offset)
     }
 
-    async fn end(&self) -> Result<Offset> {
+    async fn log_end(&self) -> Result<Offset> {
         let topic = self.id.source.topic();
         Ok(self.ports.log.end(topic, self.id.partition).await?)
     }
 
-    /// The groups that the notifications in a range of the log name.
-    async fn read_groups(&self, range: Range<Offset>) -> Result<Groups> {
+    /// Reads the groups that the notifications in a range of the log name.
+    async fn read_groups(&self, range: Range<Offset>) -> Result<GroupOffsets> {
         let (source, topic) = (self.id.source, self.id.source.topic());
-        let mut groups = Groups::new();
-        let mut at = range.start;
-        while at < range.end {
+        let mut groups = GroupOffsets::new();
+        let mut next_offset = range.start;
+        while next_offset < range.end {
             let log = &self.ports.log;
-            let fetched = log.fetch(topic, self.id.partition, at, FETCH_LIMIT).await?;
-            if fetched.next_offset == at {
+            let fetched = log
+                .fetch(topic, self.id.partition, next_offset, FETCH_LIMIT)
+                .await?;
+            if fetched.next_offset == next_offset {
                 break;
             }
-            at = fetched.next_offset;
+            next_offset = fetched.next_offset;
             let records = &fetched.records;
-            let below = records.offsets.values();
-            let below = below.partition_point(|offset| *offset < range.end);
-            self.add_groups(source, &records.slice(0, below), &mut groups)
+            let offsets = records.offsets.values();
+            let count = offsets.partition_point(|offset| *offset < range.end);
+            self.add_groups(source, &records.slice(0, count), &mut groups)
                 .await?;
         }
         Ok(groups)
@@ -160,9 +162,9 @@ impl Replay<'_> {
         &self,
         source: Source,
         records: &Records,
-        groups: &mut Groups,
+        groups: &mut GroupOffsets,
     ) -> Result<()> {
-        let writers = read_writers(&*self.ports.schemas, &records.values).await?;
+        let writers = read_writer_schemas(&*self.ports.schemas, &records.values).await?;
         let bytes = records.values.iter().map(Option::unwrap_or_default);
         let notifications = Notifications::read(source, bytes, &writers)
             .map_err(|error| Error::Fault(format!("cannot decode notifications: {error}")))?;
@@ -175,25 +177,28 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The changes of groups since the generation began: published ones and those in the outbox.
-    async fn read_published(
+    /// Reads the changes of groups in this generation: published ones and those in the outbox.
+    async fn read_published_changes(
         &self,
         jobs: &[Arc<Job<Board>>],
-        groups: &Groups,
-    ) -> Result<BTreeMap<GroupName, Rows>> {
+        groups: &GroupOffsets,
+    ) -> Result<BTreeMap<GroupName, EntriesByBoard>> {
         let log = &self.ports.log;
-        let since = self.state.bounds.values().next();
-        let since = since.and_then(|begin| begin.last);
-        let since_ms = since.map_or(0, |last| last.logged_at_ms - CLOCK_SKEW_MS_MAX);
+        let first_bound = self.state.bounds.values().next();
+        let last_record = first_bound.and_then(|bound| bound.last);
+        let since_ms = last_record.map_or(0, |last| last.logged_at_ms - CLOCK_SKEW_MS_MAX);
         let mut published = BTreeMap::new();
-        for partition in 0..log.partitions(BOARD_CHANGES).await? {
-            let mut at = log.offset_at(BOARD_CHANGES, partition, since_ms).await?;
+        for partition in 0..log.partition_count(BOARD_CHANGES_TOPIC).await? {
+            let mut next_offset = log
+                .offset_at(BOARD_CHANGES_TOPIC, partition, since_ms)
+                .await?;
             loop {
-                let fetched = log.fetch(BOARD_CHANGES, partition, at, FETCH_LIMIT).await?;
-                if fetched.next_offset == at {
+                let fetched = log.fetch(BOARD_CHANGES_TOPIC, partition, next_offset, FETCH_LIMIT);
+                let fetched = fetched.await?;
+                if fetched.next_offset == next_offset {
                     break;
                 }
-                at = fetched.next_offset;
+                next_offset = fetched.next_offset;
                 for value in fetched.records.values.iter().flatten() {
                     let Ok(message) = serde_json::from_slice(value) else {
                         continue;
@@ -204,26 +209,28 @@ impl Replay<'_> {
                 }
             }
         }
-        let one = self.id.partition..self.id.partition.saturating_add(1);
+        let partitions = self.id.partition..self.id.partition.saturating_add(1);
         let live = &self.ports.live;
-        let outboxes = live.outboxes(self.id.source, one, usize::MAX).await?;
+        let outboxes = live
+            .outboxes(self.id.source, partitions, usize::MAX)
+            .await?;
         let entries = outboxes.iter().flatten().flat_map(|outbox| &outbox.entries);
-        for waiting in entries.filter_map(|entry| OutboxMessage::decode(entry).ok()) {
+        for entry in entries.filter_map(|entry| OutboxMessage::decode(entry).ok()) {
             for job in jobs {
-                self.apply_message(job, groups, &waiting.message, &mut published);
+                self.apply_message(job, groups, &entry.message, &mut published);
             }
         }
         Ok(published)
     }
 
     /// Applies a message to the published entries, if it names a requested group and its position
-    /// is in this generation and before [`Self::decided_through`].
+    /// is in this generation and before [`Self::decided_end`].
     fn apply_message(
         &self,
         job: &Job<Board>,
-        groups: &Groups,
+        groups: &GroupOffsets,
         message: &Map<String, Value>,
-        published: &mut BTreeMap<GroupName, Rows>,
+        published: &mut BTreeMap<GroupName, EntriesByBoard>,
     ) -> Option<()> {
         let column = |shape: &KeyShape| message.get(&shape.0.first()?.name)?.as_i64();
         let group = Group {
@@ -234,7 +241,7 @@ impl Replay<'_> {
         let offset = position.get("offset")?.as_i64()?;
         let is_relevant = position.get("source")?.as_str() == Some(self.id.source.name())
             && position.get("partition")?.as_u64() == Some(self.id.partition.into())
-            && (self.generation_start()..self.decided_through()).contains(&offset);
+            && (self.generation_start()..self.decided_end()).contains(&offset);
         if !is_relevant
             || message.get("board")?.as_str() != Some(job.board())
             || !groups.contains_key(&group)
@@ -242,7 +249,7 @@ impl Replay<'_> {
             return None;
         }
         let (key, member) = encode_group(job, group).ok()?;
-        let rows: &mut Rows = published
+        let rows: &mut EntriesByBoard = published
             .entry((job.view().to_owned(), key, member))
             .or_default();
         for change in message.get("changes")?.as_array()? {
@@ -263,6 +270,7 @@ impl Replay<'_> {
     }
 }
 
+/// Encodes the key and the member of a group.
 pub(super) fn encode_group(job: &Job<Board>, group: Group) -> Result<(Vec<u8>, Vec<u8>)> {
     let key = job.key().encode_values(&[KeyValue::Int(group.key)]);
     let member = job.member().encode_values(&[KeyValue::Int(group.member)]);
@@ -290,11 +298,11 @@ fn parse_value(column: &KeyColumn, row: &Map<String, Value>) -> Option<KeyValue>
     if value.is_null() {
         return Some(KeyValue::Null);
     }
-    let instant = || value.as_str()?.parse::<Timestamp>().ok();
+    let parse_time = || value.as_str()?.parse::<Timestamp>().ok();
     Some(match column.kind {
         KeyKind::Int => KeyValue::Int(value.as_i64()?),
         KeyKind::Text => KeyValue::Text(value.as_str()?.to_owned()),
-        KeyKind::Time => KeyValue::Time(instant()?.as_second()),
-        KeyKind::Instant => KeyValue::Instant(instant()?.as_microsecond()),
+        KeyKind::Time => KeyValue::Time(parse_time()?.as_second()),
+        KeyKind::Instant => KeyValue::Instant(parse_time()?.as_microsecond()),
     })
 }

@@ -17,9 +17,9 @@ use crate::achievements::{
 };
 use crate::live::PartitionId;
 
-/// Number of concurrent writes.
-const CONCURRENCY: usize = 64;
-/// Rows in a page.
+/// The number of concurrent writes.
+const CONCURRENT_WRITES: usize = 64;
+/// The number of rows in a page.
 const PAGE_ROWS: i32 = 500;
 
 /// Achievements in a keyspace.
@@ -34,7 +34,7 @@ impl CassandraAchievements {
     }
 
     /// Returns the years in which an athlete has achievements, newest first.
-    async fn years(&self, member: i64) -> Result<Vec<i32>> {
+    async fn list_years(&self, member: i64) -> Result<Vec<i32>> {
         let operation = "reading the years of achievements";
         let text = "SELECT year FROM achievement_years WHERE member = ?";
         let statement = self.cql.prepare(operation, text).await?;
@@ -45,14 +45,14 @@ impl CassandraAchievements {
         Ok(years.into_iter().map(|(year,)| year).collect())
     }
 
-    /// Adds the achievements of one partition before a cursor to `found`, up to `limit`.
-    async fn add(
+    /// Adds the achievements of one partition before a cursor to `messages`, up to `limit`.
+    async fn read_partition(
         &self,
         owner: AchievementOwner,
         year: Option<i32>,
         kind: Option<AchievementKind>,
         before: &AchievementCursor,
-        found: &mut Vec<OutboxMessage>,
+        messages: &mut Vec<OutboxMessage>,
         limit: usize,
     ) -> Result<()> {
         let operation = "reading achievements";
@@ -69,31 +69,35 @@ impl CassandraAchievements {
         let mut statement = self.cql.prepare(operation, text).await?;
         statement.set_page_size(PAGE_ROWS);
         let mut next = Some(PagingState::start());
-        while let Some(from) = next {
+        while let Some(page_state) = next {
             let (page, after) = match owner {
                 AchievementOwner::Member(member) => {
                     let values = (member, year.unwrap_or(0), before.at_ms, &before.id);
-                    self.cql.page(operation, &statement, &values, from).await?
+                    self.cql
+                        .read_page(operation, &statement, &values, page_state)
+                        .await?
                 }
                 AchievementOwner::Activity(activity) => {
                     let values = (activity, before.at_ms, &before.id);
-                    self.cql.page(operation, &statement, &values, from).await?
+                    self.cql
+                        .read_page(operation, &statement, &values, page_state)
+                        .await?
                 }
             };
             next = after;
             let rows = page.rows::<(&str, &[u8])>();
             for row in rows.map_err(|error| self.cql.broken(operation, error))? {
-                let (stored_kind, stored) =
+                let (stored_kind, bytes) =
                     row.map_err(|error| self.cql.broken(operation, error))?;
                 if kind.is_some_and(|kind| kind.name() != stored_kind) {
                     continue;
                 }
-                if found.len() >= limit {
+                if messages.len() >= limit {
                     return Ok(());
                 }
-                let message =
-                    OutboxMessage::decode(stored).map_err(|why| self.cql.broken(operation, why))?;
-                found.push(message);
+                let message = OutboxMessage::decode(bytes)
+                    .map_err(|reason| self.cql.broken(operation, reason))?;
+                messages.push(message);
             }
         }
         Ok(())
@@ -101,20 +105,20 @@ impl CassandraAchievements {
 
     async fn write_one(&self, message: &OutboxMessage) -> Result<()> {
         let operation = "writing achievements";
-        let Some(achieved) = message.achievement else {
+        let Some(achievement) = message.achievement else {
             return Ok(());
         };
-        let (year, bytes) = (year(message.at_ms), message.encode());
-        let (kind, id) = (achieved.kind.name(), message.id.as_str());
+        let (year, bytes) = (utc_year(message.at_ms), message.encode());
+        let (kind, id) = (achievement.kind.name(), message.id.as_str());
         // The year is written first, because readers look only into listed years.
         let text = "INSERT INTO achievement_years (member, year) VALUES (?, ?)";
-        let values = (achieved.member, year);
+        let values = (achievement.member, year);
         self.cql.write_one(operation, text, values).await?;
         let text = "INSERT INTO achievements_of_members (member, year, at_ms, id, kind, told)
                     VALUES (?, ?, ?, ?, ?, ?)";
-        let values = (achieved.member, year, message.at_ms, id, kind, &bytes);
+        let values = (achievement.member, year, message.at_ms, id, kind, &bytes);
         self.cql.write_one(operation, text, values).await?;
-        let Some(activity) = achieved.activity else {
+        let Some(activity) = achievement.activity else {
             return Ok(());
         };
         let text = "INSERT INTO achievements_of_activities (activity, at_ms, id, kind, told)
@@ -124,17 +128,17 @@ impl CassandraAchievements {
     }
 }
 
-/// Year of a time in UTC.
-fn year(at_ms: i64) -> i32 {
-    let at = Timestamp::from_millisecond(at_ms).unwrap_or_default();
-    i32::from(at.to_zoned(TimeZone::UTC).year())
+/// Returns the year of a time in UTC.
+fn utc_year(at_ms: i64) -> i32 {
+    let time = Timestamp::from_millisecond(at_ms).unwrap_or_default();
+    i32::from(time.to_zoned(TimeZone::UTC).year())
 }
 
 #[async_trait]
 impl AchievementsRead for CassandraAchievements {
     async fn achievements(
         &self,
-        of: AchievementOwner,
+        owner: AchievementOwner,
         kind: Option<AchievementKind>,
         before: Option<&AchievementCursor>,
         limit: usize,
@@ -144,34 +148,35 @@ impl AchievementsRead for CassandraAchievements {
             id: String::new(),
         };
         let before = before.unwrap_or(&end);
-        let mut found = Vec::new();
-        match of {
+        let mut messages = Vec::new();
+        match owner {
             AchievementOwner::Activity(_) => {
-                self.add(of, None, kind, before, &mut found, limit).await?;
+                self.read_partition(owner, None, kind, before, &mut messages, limit)
+                    .await?;
             }
             AchievementOwner::Member(member) => {
-                let last = (before.at_ms < i64::MAX).then(|| year(before.at_ms));
-                for year in self.years(member).await? {
-                    if last.is_some_and(|last| year > last) {
+                let newest_year = (before.at_ms < i64::MAX).then(|| utc_year(before.at_ms));
+                for year in self.list_years(member).await? {
+                    if newest_year.is_some_and(|newest_year| year > newest_year) {
                         continue;
                     }
-                    if found.len() >= limit {
+                    if messages.len() >= limit {
                         break;
                     }
-                    self.add(of, Some(year), kind, before, &mut found, limit)
+                    self.read_partition(owner, Some(year), kind, before, &mut messages, limit)
                         .await?;
                 }
             }
         }
-        Ok(found)
+        Ok(messages)
     }
 
-    async fn published_through(&self, partition_id: PartitionId) -> Result<Option<Offset>> {
+    async fn published_end(&self, partition_id: PartitionId) -> Result<Option<Offset>> {
         let operation = "reading how far achievements are published";
         let text = "SELECT through FROM told WHERE source = ? AND partition = ?";
-        let values = (partition_id.source.name(), partition(partition_id));
+        let values = (partition_id.source.name(), partition_number(partition_id));
         let row: Option<(Option<Offset>,)> = self.cql.fetch_first(operation, text, values).await?;
-        Ok(row.and_then(|(through,)| through))
+        Ok(row.and_then(|(end,)| end))
     }
 }
 
@@ -179,19 +184,19 @@ impl AchievementsRead for CassandraAchievements {
 impl AchievementsWrite for CassandraAchievements {
     async fn write(&self, achievements: &[OutboxMessage]) -> Result<()> {
         let calls = achievements.iter().map(|message| self.write_one(message));
-        run_concurrently(CONCURRENCY, calls.collect())
+        run_concurrently(CONCURRENT_WRITES, calls.collect())
             .await
             .map(drop)
     }
 
-    async fn record_published_through(
-        &self,
-        partition_id: PartitionId,
-        through: Offset,
-    ) -> Result<()> {
+    async fn record_published_end(&self, partition_id: PartitionId, end: Offset) -> Result<()> {
         let operation = "recording how far achievements are published";
         let text = "INSERT INTO told (source, partition, through) VALUES (?, ?, ?)";
-        let values = (partition_id.source.name(), partition(partition_id), through);
+        let values = (
+            partition_id.source.name(),
+            partition_number(partition_id),
+            end,
+        );
         self.cql.write_one(operation, text, values).await
     }
 }
@@ -199,11 +204,11 @@ impl AchievementsWrite for CassandraAchievements {
 #[async_trait]
 impl AchievementsErase for CassandraAchievements {
     async fn count_naming(&self, athlete_id: i64) -> Result<u64> {
-        let mut found = 0;
+        let mut count = 0;
         for table in TABLES {
-            found += self.find_mentioning(table, athlete_id).await?.len() as u64;
+            count += self.find_mentioning(table, athlete_id).await?.len() as u64;
         }
-        Ok(found + self.years(athlete_id).await?.len() as u64)
+        Ok(count + self.list_years(athlete_id).await?.len() as u64)
     }
 
     async fn erase(&self, athlete_id: i64) -> Result<()> {
@@ -211,7 +216,7 @@ impl AchievementsErase for CassandraAchievements {
             for message in self.find_mentioning(table, athlete_id).await? {
                 let is_their_own = message
                     .achievement
-                    .is_some_and(|one| one.member == athlete_id);
+                    .is_some_and(|achievement| achievement.member == athlete_id);
                 if is_their_own {
                     self.delete(table, &message).await?;
                 } else {
@@ -238,38 +243,38 @@ impl CassandraAchievements {
             .prepare(operation, &format!("SELECT told FROM {table}"))
             .await?;
         statement.set_page_size(PAGE_ROWS);
-        let mut found = Vec::new();
-        let take = |(message,): (Vec<u8>,)| {
-            let message =
-                OutboxMessage::decode(&message).map_err(|why| self.cql.broken(operation, why))?;
+        let mut messages = Vec::new();
+        let collect = |(message,): (Vec<u8>,)| {
+            let message = OutboxMessage::decode(&message)
+                .map_err(|reason| self.cql.broken(operation, reason))?;
             let is_their_own = message
                 .achievement
-                .is_some_and(|one| one.member == athlete_id);
+                .is_some_and(|achievement| achievement.member == athlete_id);
             if is_their_own || message.is_crown_taken_by(athlete_id) {
-                found.push(message);
+                messages.push(message);
             }
             Ok(())
         };
         self.cql
-            .for_each_row(operation, &statement, &(), take)
+            .for_each_row(operation, &statement, &(), collect)
             .await?;
-        Ok(found)
+        Ok(messages)
     }
 
     /// Deletes an achievement from a table.
     async fn delete(&self, table: &str, message: &OutboxMessage) -> Result<()> {
         let operation = "erasing an athlete's achievements";
-        let Some(achieved) = message.achievement else {
+        let Some(achievement) = message.achievement else {
             return Ok(());
         };
         let (at_ms, id) = (message.at_ms, message.id.as_str());
         if table == TABLES[0] {
             let text = "DELETE FROM achievements_of_members
                         WHERE member = ? AND year = ? AND at_ms = ? AND id = ?";
-            let values = (achieved.member, year(at_ms), at_ms, id);
+            let values = (achievement.member, utc_year(at_ms), at_ms, id);
             return self.cql.write_one(operation, text, values).await;
         }
-        let Some(activity) = achieved.activity else {
+        let Some(activity) = achievement.activity else {
             return Ok(());
         };
         let text = "DELETE FROM achievements_of_activities
@@ -280,6 +285,6 @@ impl CassandraAchievements {
     }
 }
 
-fn partition(partition_id: PartitionId) -> i32 {
+fn partition_number(partition_id: PartitionId) -> i32 {
     i32::try_from(partition_id.partition).unwrap_or(i32::MAX)
 }

@@ -9,7 +9,7 @@ use crate::Result;
 
 /// Returns a problem if reads may miss writes with the configured consistency, because the quorums
 /// of two data centers do not overlap.
-pub(super) async fn consistency_problem(cql: &Cql, keyspace: &str) -> Result<Option<String>> {
+pub(super) async fn find_consistency_problem(cql: &Cql, keyspace: &str) -> Result<Option<String>> {
     let operation = "reading the replication of the keyspace";
     let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let row: Option<(BTreeMap<String, String>,)> =
@@ -52,7 +52,7 @@ fn check_consistency(
     let names: Vec<&str> = centers.iter().copied().collect();
     Some(format!(
         "the keyspace {keyspace} has replicas in the data centers {}, and with the current \
-         consistency, reads in one may miss writes in another, so answers may be wrong: set \
+         consistency, reads in one may miss writes in another, so results may be wrong: set \
          `consistency` to quorum (and `serial_consistency` to serial if batch runs start in several \
          data centers), or use replicas in only one data center",
         names.join(", ")
@@ -101,7 +101,7 @@ mod tests {
             let mut replication: BTreeMap<String, String> = replicas.collect();
             replication.insert("class".to_owned(), class);
             let cluster_centers = ["dc1", "dc2"].into_iter().take(centers).collect();
-            let found = replica_centers(&replication, cluster_centers);
+            let actual_centers = replica_centers(&replication, cluster_centers);
             for (consistency, is_local) in [
                 (Consistency::LocalQuorum, true),
                 (Consistency::LocalOne, true),
@@ -109,7 +109,7 @@ mod tests {
                 (Consistency::Quorum, false),
                 (Consistency::All, false),
             ] {
-                let problem = check_consistency("k", &found, consistency);
+                let problem = check_consistency("k", &actual_centers, consistency);
                 assert_eq!(
                     problem.is_some(),
                     is_flawed && is_local,

@@ -30,6 +30,6 @@ impl CassandraOptions {
     }
 }
 
-pub(super) fn options_error(why: impl ToString) -> Error {
-    Error::broken("using Cassandra", why)
+pub(super) fn options_error(reason: impl ToString) -> Error {
+    Error::broken("using Cassandra", reason)
 }

@@ -34,14 +34,14 @@ impl CassandraCounts {
 }
 
 fn decode_row((day, epoch, count, before_epoch, before_count): StoredRow) -> DayRow {
-    let counted = |epoch: i64, count: i64| RunCount {
+    let count_of = |epoch: i64, count: i64| RunCount {
         epoch: epoch.cast_unsigned(),
         count: count.cast_unsigned(),
     };
     DayRow {
         day,
-        now: counted(epoch, count),
-        before: (before_epoch != NONE).then(|| counted(before_epoch, before_count)),
+        current: count_of(epoch, count),
+        previous: (before_epoch != NONE).then(|| count_of(before_epoch, before_count)),
     }
 }
 
@@ -55,7 +55,7 @@ fn to_stored(number: u64) -> Result<i64> {
 
 #[async_trait]
 impl CountsRead for CassandraCounts {
-    async fn days(
+    async fn read_days(
         &self,
         job: &str,
         key: &[u8],
@@ -75,7 +75,11 @@ impl CountsRead for CassandraCounts {
         Ok(rows.into_iter().map(decode_row).collect())
     }
 
-    async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
+    async fn read_last_days(
+        &self,
+        job: &str,
+        keys: &[(&[u8], Day)],
+    ) -> Result<Vec<Option<DayRow>>> {
         let operation = "reading the last counts by day";
         let text = "SELECT day, epoch, count, before_epoch, before_count FROM board_days
                     WHERE job = ? AND key = ? AND day < ? LIMIT 1";
@@ -102,11 +106,11 @@ impl CountsWrite for CassandraCounts {
         let statement = &self.cql.prepare(operation, text).await?;
         let mut by_key: BTreeMap<&[u8], Vec<_>> = BTreeMap::new();
         for (key, row) in rows.iter().copied() {
-            let (before_epoch, before_count) = match row.before {
+            let (before_epoch, before_count) = match row.previous {
                 Some(before) => (to_stored(before.epoch)?, to_stored(before.count)?),
                 None => (NONE, NONE),
             };
-            let now = (to_stored(row.now.epoch)?, to_stored(row.now.count)?);
+            let now = (to_stored(row.current.epoch)?, to_stored(row.current.count)?);
             by_key.entry(key).or_default().push((
                 job,
                 key,

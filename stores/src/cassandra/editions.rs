@@ -37,7 +37,7 @@ use schemas::seam::Epoch;
 use scylla::response::PagingState;
 use scylla::value::MaybeUnset;
 
-use super::session::{CasOutcome, Cql, number, run_concurrently};
+use super::session::{CasOutcome, Cql, read_number, run_concurrently};
 use crate::views::{EarlierRoot, Head, NewHead, NewVersion, NodeName};
 use crate::{Error, Result};
 
@@ -182,7 +182,7 @@ async fn fence(cql: &Cql, id: &str, bucket: i32, stamp_us: i64) -> Result<()> {
             let there = match raised.await? {
                 CasOutcome::Applied => return Ok(()),
                 CasOutcome::Unknown(error) => return Err(error),
-                CasOutcome::NotApplied(row) => number(&row, "fence"),
+                CasOutcome::NotApplied(row) => read_number(&row, "fence"),
             };
             match there {
                 Some(there) if there == stamp_us => return Ok(()),
@@ -225,7 +225,7 @@ impl Stored {
 
     /// The earlier root of a head that is written in the place of this one, and the shards of its nodes.
     fn earlier_at(&self, stamp_us: i64) -> Option<(EarlierRoot, i32)> {
-        let root = self.head.earlier_at(stamp_us)?;
+        let root = self.head.find_earlier_root(stamp_us)?;
         let is_own = self.head.stamp_us == Some(root.stamp_us);
         let shards = if is_own {
             self.shards
@@ -370,7 +370,9 @@ pub(super) async fn keys(
         while let Some(from) = next
             && keys.len() < limit
         {
-            let (page, later) = cql.page(doing, &statement, &(bucket, &after), from).await?;
+            let (page, later) = cql
+                .read_page(doing, &statement, &(bucket, &after), from)
+                .await?;
             next = later;
             let rows = page.rows::<(Vec<u8>,)>();
             for row in rows.map_err(|error| cql.broken(doing, error))? {
@@ -520,7 +522,7 @@ async fn write_heads(
             }
             match cql.compare_and_set_batch(doing, statements, values).await? {
                 CasOutcome::Applied => Ok(()),
-                CasOutcome::NotApplied(row) => Err(overtaken(stamp_us, number(&row, "fence"))),
+                CasOutcome::NotApplied(row) => Err(overtaken(stamp_us, read_number(&row, "fence"))),
                 CasOutcome::Unknown(error) => Err(error),
             }
         });

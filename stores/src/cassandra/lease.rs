@@ -48,14 +48,14 @@ struct CassandraLease {
 #[derive(Debug, Clone, Default)]
 struct Loss {
     token: CancellationToken,
-    why: Arc<OnceLock<String>>,
+    reason: Arc<OnceLock<String>>,
 }
 
 impl Loss {
-    fn report(&self, lease: &str, why: String) {
-        tracing::error!(lease, why, "lost a lease");
+    fn report(&self, lease: &str, reason: String) {
+        tracing::error!(lease, reason, "lost a lease");
         // It is set only once, because the renewal task then ends.
-        let _first = self.why.set(why);
+        let _first = self.reason.set(reason);
         self.token.cancel();
     }
 }
@@ -67,15 +67,15 @@ impl LeaseGuard for CassandraLease {
     }
 
     async fn is_held(&self) -> Result<bool> {
-        let now = self
+        let row = self
             .identity
-            .read_row(&self.identity.operation("checking"))
+            .read_row(&self.identity.describe_operation("checking"))
             .await?;
-        Ok(!self.loss.token.is_cancelled() && now.token.as_ref() == Some(&self.identity.token))
+        Ok(!self.loss.token.is_cancelled() && row.token.as_ref() == Some(&self.identity.token))
     }
 
     fn loss_reason(&self) -> Option<String> {
-        self.loss.why.get().cloned()
+        self.loss.reason.get().cloned()
     }
 
     async fn release(mut self: Box<Self>) {
@@ -111,7 +111,7 @@ impl CassandraLeases {
     }
 
     /// Acquires a lease, or returns its holder.
-    pub(super) async fn take(
+    pub(super) async fn acquire_named(
         &self,
         name: &str,
         holder: &str,
@@ -124,7 +124,7 @@ impl CassandraLeases {
             duration: self.duration,
         });
         let requested_at = Instant::now();
-        if let Err(holder) = identity.take().await? {
+        if let Err(holder) = identity.acquire().await? {
             return Ok(Err(holder));
         }
         let (ended, loss) = (CancellationToken::new(), Loss::default());
@@ -152,7 +152,7 @@ impl Leases for CassandraLeases {
         holder: &str,
     ) -> Result<Result<Box<dyn LeaseGuard>, String>> {
         check_name(name)?;
-        self.take(&format!("of {name}"), holder).await
+        self.acquire_named(&format!("of {name}"), holder).await
     }
 }
 
@@ -167,7 +167,7 @@ struct LeaseRow {
 }
 
 impl LeaseRow {
-    fn holder_text(self) -> String {
+    fn describe_holder(self) -> String {
         let holder = self
             .holder
             .unwrap_or_else(|| "an unknown process".to_owned());
@@ -182,11 +182,11 @@ impl LeaseRow {
 }
 
 impl LeaseIdentity {
-    fn operation(&self, verb: &str) -> String {
+    fn describe_operation(&self, verb: &str) -> String {
         format!("{verb} the lease {}", self.name.trim_start_matches("of "))
     }
 
-    fn seconds(&self) -> i32 {
+    fn ttl_seconds(&self) -> i32 {
         i32::try_from(self.duration.as_secs()).unwrap_or(i32::MAX)
     }
 
@@ -207,29 +207,31 @@ impl LeaseIdentity {
     }
 
     /// Acquires the lease, or returns its holder.
-    async fn take(&self) -> Result<Result<(), String>> {
-        let operation = &self.operation("acquiring");
-        let number = "UPDATE leases SET fence = ? WHERE name = ? IF fence = ? AND held_by = NULL";
-        let holder = "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ?";
+    async fn acquire(&self) -> Result<Result<(), String>> {
+        let operation = &self.describe_operation("acquiring");
+        let fence_statement =
+            "UPDATE leases SET fence = ? WHERE name = ? IF fence = ? AND held_by = NULL";
+        let holder_statement =
+            "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ?";
         let retry_policy = self.cql.retry_policy();
         retry_policy
             .retry_steps(operation, || async {
-                let now = self.read_row(operation).await?;
-                if now.token.as_ref() == Some(&self.token) {
+                let row = self.read_row(operation).await?;
+                if row.token.as_ref() == Some(&self.token) {
                     // An earlier attempt of this process with an unknown outcome was applied.
                     return Ok(Ok(()));
                 }
-                if now.token.is_some() {
-                    return Ok(Err(now.holder_text()));
+                if row.token.is_some() {
+                    return Ok(Err(row.describe_holder()));
                 }
                 let statements = vec![
-                    self.cql.prepare(operation, number).await?,
-                    self.cql.prepare(operation, holder).await?,
+                    self.cql.prepare(operation, fence_statement).await?,
+                    self.cql.prepare(operation, holder_statement).await?,
                 ];
-                let fence = now.fence.unwrap_or(0) + 1;
+                let fence = row.fence.unwrap_or(0) + 1;
                 let values = (
-                    (fence, &self.name, now.fence),
-                    (self.seconds(), &self.token, &self.holder, &self.name),
+                    (fence, &self.name, row.fence),
+                    (self.ttl_seconds(), &self.token, &self.holder, &self.name),
                 );
                 match self
                     .cql
@@ -255,7 +257,7 @@ impl LeaseIdentity {
         ended: CancellationToken,
         loss: Loss,
     ) {
-        let mut why = format!("{} did not answer in time", self.cql.server());
+        let mut reason = format!("{} did not answer in time", self.cql.server());
         let mut valid_until = requested_at + self.duration - SAFETY_MARGIN;
         let mut next = requested_at + self.duration / 3;
         loop {
@@ -265,7 +267,7 @@ impl LeaseIdentity {
             }
             let now = Instant::now();
             if now >= valid_until {
-                loss.report(&self.name, why);
+                loss.report(&self.name, reason);
                 return;
             }
             let renewed = tokio::select! {
@@ -283,7 +285,7 @@ impl LeaseIdentity {
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = self.name, %error, "cannot renew a lease; retrying");
-                    why = error.to_string();
+                    reason = error.to_string();
                     next = Instant::now() + self.duration / 10;
                 }
                 Err(_) => {}
@@ -296,17 +298,17 @@ impl LeaseIdentity {
 
     /// Renews it once. Returns false if another process holds it.
     async fn renew(&self) -> Result<bool> {
-        let operation = &self.operation("renewing");
+        let operation = &self.describe_operation("renewing");
         let text =
             "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ? IF held_by = ?";
         let (token, name) = (&self.token, &self.name);
-        let values = (self.seconds(), token, &self.holder, name, token);
+        let values = (self.ttl_seconds(), token, &self.holder, name, token);
         let renewed = self.cql.compare_and_set_at_once(operation, text, values);
         renewed.await?.into_applied()
     }
 
     async fn release(&self) -> Result<(), Error> {
-        let operation = &self.operation("releasing");
+        let operation = &self.describe_operation("releasing");
         let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
         let values = (&self.name, &self.token);
         let released = self.cql.compare_and_set_at_once(operation, text, values);

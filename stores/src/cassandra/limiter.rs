@@ -1,5 +1,5 @@
-//! Limit of concurrent requests. It is halved when the servers are slow or report overload, and
-//! grows by one after as many successful requests as it allows.
+//! Limits concurrent requests. The limit is halved when the servers are slow or report overload,
+//! and grows by one after as many successful requests as it allows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tokio::time::{Instant, timeout_at};
 /// All concurrent requests report the same overload, so it counts once within this time.
 const OVERLOAD_WINDOW: Duration = Duration::from_millis(500);
 
-/// Adaptive limit of concurrent requests.
+/// An adaptive limit of concurrent requests.
 #[derive(Debug)]
 pub(super) struct ConcurrencyLimiter {
     permits: Arc<Semaphore>,
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LimiterState {
     max: usize,
     limit: usize,
-    /// Existing permits. They exceed `limit` until acquired ones are released.
-    existing: usize,
+    /// The number of permits. They exceed `limit` until acquired ones are released.
+    permit_count: usize,
     successes: usize,
     halved_at: Option<Instant>,
     /// When a request was last answered.
     answered_at: Option<Instant>,
 }
 
-/// Outcome of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestOutcome {
     /// The servers answered it.
@@ -45,10 +45,10 @@ impl ConcurrencyLimiter {
         let max = max.clamp(1, 4096);
         Self {
             permits: Arc::new(Semaphore::new(max)),
-            state: Mutex::new(State {
+            state: Mutex::new(LimiterState {
                 max,
                 limit: max,
-                existing: max,
+                permit_count: max,
                 successes: 0,
                 halved_at: None,
                 answered_at: None,
@@ -60,21 +60,24 @@ impl ConcurrencyLimiter {
     /// answered for `silent_for`.
     pub(super) async fn acquire(&self, silent_for: Duration) -> Option<OwnedSemaphorePermit> {
         let mut acquiring = std::pin::pin!(Arc::clone(&self.permits).acquire_owned());
-        let mut since = Instant::now();
+        let mut wait_start = Instant::now();
         loop {
-            if let Ok(permit) = timeout_at(since + silent_for, &mut acquiring).await {
+            if let Ok(permit) = timeout_at(wait_start + silent_for, &mut acquiring).await {
                 return permit.ok();
             }
-            since = self.state().answered_at.filter(|at| *at > since)?;
+            wait_start = self
+                .state()
+                .answered_at
+                .filter(|answered_at| *answered_at > wait_start)?;
         }
     }
 
-    /// The present limit.
+    /// The current limit.
     pub(super) fn limit(&self) -> usize {
         self.state().limit
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LimiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,7 +87,10 @@ impl ConcurrencyLimiter {
         let now = Instant::now();
         match outcome {
             RequestOutcome::Overloaded => {
-                if state.halved_at.is_none_or(|at| now - at > OVERLOAD_WINDOW) {
+                if state
+                    .halved_at
+                    .is_none_or(|halved_at| now - halved_at > OVERLOAD_WINDOW)
+                {
                     state.limit = (state.limit / 2).max(1);
                     state.halved_at = Some(now);
                     state.successes = 0;
@@ -104,14 +110,14 @@ impl ConcurrencyLimiter {
             }
             RequestOutcome::Failed => {}
         }
-        if state.existing > state.limit
+        if state.permit_count > state.limit
             && let Some(permit) = permit
         {
             permit.forget();
-            state.existing -= 1;
-        } else if state.existing < state.limit {
+            state.permit_count -= 1;
+        } else if state.permit_count < state.limit {
             self.permits.add_permits(1);
-            state.existing += 1;
+            state.permit_count += 1;
         }
     }
 }

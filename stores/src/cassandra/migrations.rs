@@ -17,10 +17,10 @@ use super::session::Cql;
 use crate::lease::LeaseGuard;
 use crate::{Error, Result};
 
-/// Scope of all migrations. A separate server could get another scope.
+/// The scope of all migrations. A separate server could get another scope.
 const SCOPE: &str = "all";
 const BOOTSTRAP: &str = include_str!("migrations/bootstrap.cql");
-/// Maximum wait for other processes that change the schema.
+/// The maximum wait for other processes that change the schema.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
@@ -33,7 +33,7 @@ pub(super) struct Migration {
 }
 
 /// After the statements of this migration, the rows of earlier tables are moved.
-const RECORD_STORE: i32 = 7;
+const RECORD_STORE_VERSION: i32 = 7;
 
 pub(super) const MIGRATIONS: &[Migration] = &[
     Migration {
@@ -67,25 +67,25 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         text: include_str!("migrations/V0006__reconciliations.cql"),
     },
     Migration {
-        version: RECORD_STORE,
+        version: RECORD_STORE_VERSION,
         name: "record_store",
         text: include_str!("migrations/V0007__record_store.cql"),
     },
 ];
 
-/// Placeholder for the ending of a view's table names. A statement with it is run for each view
+/// The placeholder for the ending of a view's table names. A statement with it is run for each view
 /// whose table lacks the column that it adds.
-const VIEW: &str = "{view}";
+const VIEW_PLACEHOLDER: &str = "{view}";
 
 impl Migration {
-    /// Checksum of its text, which reveals a changed file.
+    /// Returns the checksum of its text, which reveals a changed file.
     fn checksum(&self) -> String {
         format!("{:08x}", crc32fast::hash(self.text.as_bytes()))
     }
 }
 
 /// Splits a file into statements.
-fn statements(text: &str) -> Vec<String> {
+fn split_statements(text: &str) -> Vec<String> {
     let code = text.lines().filter(|line| !line.starts_with("--"));
     let code = code.collect::<Vec<_>>().join("\n");
     let statements = code.split(';').map(str::trim);
@@ -94,7 +94,7 @@ fn statements(text: &str) -> Vec<String> {
 }
 
 /// Reads name and checksum of the applied migrations by version; empty before the first `migrate`.
-async fn applied(cql: &Cql, keyspace: &str) -> Result<BTreeMap<i32, (String, String)>> {
+async fn read_applied(cql: &Cql, keyspace: &str) -> Result<BTreeMap<i32, (String, String)>> {
     let operation = "reading which migrations are applied";
     let text = "SELECT table_name FROM system_schema.tables
                  WHERE keyspace_name = ? AND table_name = 'schema_migrations'";
@@ -114,8 +114,8 @@ async fn applied(cql: &Cql, keyspace: &str) -> Result<BTreeMap<i32, (String, Str
 
 /// Returns problems of the keyspace; none if every migration is applied and unchanged.
 pub(super) async fn diagnostics(cql: &Cql, keyspace: &str) -> Result<Vec<String>> {
-    let applied = applied(cql, keyspace).await?;
-    let mut diagnostics = changed(&applied, keyspace, MIGRATIONS);
+    let applied = read_applied(cql, keyspace).await?;
+    let mut diagnostics = find_changed(&applied, keyspace, MIGRATIONS);
     let missing = MIGRATIONS
         .iter()
         .filter(|migration| !applied.contains_key(&migration.version));
@@ -130,7 +130,7 @@ pub(super) async fn diagnostics(cql: &Cql, keyspace: &str) -> Result<Vec<String>
 }
 
 /// Reports applied migrations that differ from those of this program.
-fn changed(
+fn find_changed(
     applied: &BTreeMap<i32, (String, String)>,
     keyspace: &str,
     migrations: &[Migration],
@@ -186,7 +186,8 @@ async fn create_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) 
     Ok(true)
 }
 
-/// True if the servers are ScyllaDB with tablets: only then does this system table have the column.
+/// Returns whether the servers are ScyllaDB with tablets: only then does this system table have the
+/// column.
 async fn has_tablets(cql: &Cql) -> Result<bool> {
     let operation = "checking for tablets";
     let text = "SELECT column_name FROM system_schema.columns
@@ -244,7 +245,7 @@ pub(super) async fn migrate(
     keyspace: &str,
 ) -> Result<bool> {
     let is_created = create_keyspace(cql, options, keyspace).await?;
-    for statement in statements(BOOTSTRAP) {
+    for statement in split_statements(BOOTSTRAP) {
         cql.run_ddl("creating the tables of `migrate`", &statement)
             .await?;
     }
@@ -253,8 +254,8 @@ pub(super) async fn migrate(
     let result = tokio::select! {
         result = apply(cql, keyspace) => result,
         () = lost.cancelled() => Err(Error::Unavailable {
-            what: cql.retry_policy().describe("migrating"),
-            why: lease.loss_reason().unwrap_or_default(),
+            operation: cql.retry_policy().describe("migrating"),
+            reason: lease.loss_reason().unwrap_or_default(),
         }),
     };
     lease.release().await;
@@ -262,11 +263,14 @@ pub(super) async fn migrate(
 }
 
 async fn apply(cql: &Arc<Cql>, keyspace: &str) -> Result<bool> {
-    let applied = applied(cql, keyspace).await?;
-    if let Some(problem) = changed(&applied, keyspace, MIGRATIONS).into_iter().next() {
+    let applied = read_applied(cql, keyspace).await?;
+    if let Some(problem) = find_changed(&applied, keyspace, MIGRATIONS)
+        .into_iter()
+        .next()
+    {
         return Err(Error::Broken {
-            what: cql.retry_policy().describe("migrating"),
-            why: problem,
+            operation: cql.retry_policy().describe("migrating"),
+            reason: problem,
         });
     }
     let mut has_applied = false;
@@ -276,12 +280,12 @@ async fn apply(cql: &Arc<Cql>, keyspace: &str) -> Result<bool> {
         }
         has_applied = true;
         let operation = format!("applying the migration {}", migration.name);
-        for statement in statements(migration.text) {
-            for statement in for_views(cql, keyspace, &operation, statement).await? {
+        for statement in split_statements(migration.text) {
+            for statement in expand_for_views(cql, keyspace, &operation, statement).await? {
                 cql.run_ddl(&operation, &statement).await?;
             }
         }
-        if migration.version == RECORD_STORE {
+        if migration.version == RECORD_STORE_VERSION {
             move_rows(cql, keyspace).await?;
         }
         record_migration(cql, &operation, migration).await?;
@@ -291,7 +295,7 @@ async fn apply(cql: &Arc<Cql>, keyspace: &str) -> Result<bool> {
 
 /// Returns a statement unchanged, or one for each view whose table lacks the column that it adds.
 /// No views are created meanwhile, because that needs the same lock.
-async fn for_views(
+async fn expand_for_views(
     cql: &Cql,
     keyspace: &str,
     operation: &str,
@@ -311,14 +315,14 @@ async fn for_views(
     }
     let views_without_column = has_column.into_iter().filter(|(_, has_column)| !has_column);
     Ok(views_without_column
-        .map(|(view, _)| statement.replace(VIEW, &view))
+        .map(|(view, _)| statement.replace(VIEW_PLACEHOLDER, &view))
         .collect())
 }
 
 /// Returns the prefix of the tables to which a statement adds a column for each view, and the first
 /// column that it adds.
 fn added_column(statement: &str) -> Option<(&str, &str)> {
-    let (before, after) = statement.split_once(VIEW)?;
+    let (before, after) = statement.split_once(VIEW_PLACEHOLDER)?;
     let table = before.rsplit(char::is_whitespace).next()?;
     let columns = after.trim_start().strip_prefix("ADD (")?;
     Some((table, columns.split_whitespace().next()?))
@@ -339,12 +343,15 @@ async fn record_migration(cql: &Cql, operation: &str, migration: &Migration) -> 
 pub(super) async fn lock(leases: &CassandraLeases, operation: &str) -> Result<Box<dyn LeaseGuard>> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
-        match leases.take("schema", operation).await? {
+        match leases.acquire_named("schema", operation).await? {
             Ok(lease) => return Ok(lease),
             Err(holder) if Instant::now() > deadline => {
-                let context = format!("{operation}: waiting for the lock of the schema");
-                let why = format!("another process holds it: {holder}");
-                return Err(Error::Unavailable { what: context, why });
+                let operation_text = format!("{operation}: waiting for the lock of the schema");
+                let reason = format!("another process holds it: {holder}");
+                return Err(Error::Unavailable {
+                    operation: operation_text,
+                    reason,
+                });
             }
             Err(_) => sleep(RETRY_INTERVAL).await,
         }
@@ -357,10 +364,11 @@ mod tests {
 
     #[test]
     fn files_are_split_into_statements() {
-        let found = statements("-- a comment; with a semicolon\nCREATE a;\n\nCREATE\n  b;\n");
-        assert_eq!(found, ["CREATE a", "CREATE\n  b"]);
+        let statements =
+            split_statements("-- a comment; with a semicolon\nCREATE a;\n\nCREATE\n  b;\n");
+        assert_eq!(statements, ["CREATE a", "CREATE\n  b"]);
         for migration in MIGRATIONS {
-            for statement in statements(migration.text) {
+            for statement in split_statements(migration.text) {
                 let is_repeatable = statement.contains("IF NOT EXISTS");
                 assert!(
                     is_repeatable || added_column(&statement).is_some(),
@@ -383,13 +391,13 @@ mod tests {
             BTreeMap::from([(version, ("records".to_owned(), checksum.to_owned()))])
         };
         let right = MIGRATIONS[0].checksum();
-        assert!(changed(&applied(1, &right), "k", MIGRATIONS).is_empty());
-        let diagnostics = changed(&applied(1, "00000000"), "k", MIGRATIONS);
+        assert!(find_changed(&applied(1, &right), "k", MIGRATIONS).is_empty());
+        let diagnostics = find_changed(&applied(1, "00000000"), "k", MIGRATIONS);
         assert!(
             diagnostics[0].contains("was changed after"),
             "{diagnostics:?}"
         );
-        let diagnostics = changed(&applied(99, &right), "k", MIGRATIONS);
+        let diagnostics = find_changed(&applied(99, &right), "k", MIGRATIONS);
         assert!(diagnostics[0].contains("newer version"), "{diagnostics:?}");
     }
 }

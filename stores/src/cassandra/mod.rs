@@ -223,7 +223,7 @@ fn keyspace_diagnostics<'a>(cql: &'a Cql, keyspace: &'a str) -> BoxFuture<'a, Re
             )]);
         }
         let mut diagnostics = migrations::diagnostics(cql, keyspace).await?;
-        diagnostics.extend(centers::consistency_problem(cql, keyspace).await?);
+        diagnostics.extend(centers::find_consistency_problem(cql, keyspace).await?);
         Ok(diagnostics)
     })
 }

@@ -83,38 +83,38 @@ impl RecordsRead for CassandraRecords {
             }
         };
         let statement = self.cql.prepare_serial(operation, text).await?;
-        let mut found: Vec<Record> = Vec::new();
+        let mut records: Vec<Record> = Vec::new();
         let mut bytes = 0;
-        while found.len() < scan.limit {
-            let step = match found.len() {
+        while records.len() < scan.limit {
+            let page_rows = match records.len() {
                 0 => FIRST_ROWS,
                 rows => (BYTES * rows / (bytes + 1)).clamp(1, ROWS_MAX),
             };
-            let step = step.min(scan.limit - found.len());
+            let page_rows = page_rows.min(scan.limit - records.len());
             let (mut after, mut before) = scan.bounds();
-            if let Some(last) = found.last() {
+            if let Some(last) = records.last() {
                 match scan.direction {
                     Direction::Ascending => after = &last.name,
                     Direction::Descending => before = &last.name,
                 }
             }
-            let values = (scope, after, before, i32::try_from(step).unwrap_or(1));
+            let values = (scope, after, before, i32::try_from(page_rows).unwrap_or(1));
             let mut rows = Vec::new();
-            let take = |row: Row| {
+            let collect = |row: Row| {
                 bytes += row.2.as_ref().map_or(0, String::len);
                 rows.push(self.decode_record(operation, row)?);
                 Ok(())
             };
             self.cql
-                .for_each_row(operation, &statement, &values, take)
+                .for_each_row(operation, &statement, &values, collect)
                 .await?;
-            let is_last = rows.len() < step;
-            found.extend(rows);
+            let is_last = rows.len() < page_rows;
+            records.extend(rows);
             if is_last {
                 break;
             }
         }
-        Ok(found)
+        Ok(records)
     }
 }
 
@@ -124,14 +124,14 @@ impl Records for CassandraRecords {
         &self,
         scope: &str,
         name: &str,
-        seen_version: Option<u64>,
+        expected_version: Option<u64>,
         value: Option<&Value>,
     ) -> Result<bool> {
         let operation = "changing a record";
         // The columns of a missing row are null, and a row whose columns become null is deleted.
         let change = "UPDATE records SET version = ?, value = ?
                       WHERE scope = ? AND name = ? IF version = ?";
-        let new_version = value.map(|_| seen_version.unwrap_or(0) + 1);
+        let new_version = value.map(|_| expected_version.unwrap_or(0) + 1);
         let text = value.map(Value::to_string);
         let is_repeated = AtomicBool::new(false);
         self.cql
@@ -139,18 +139,20 @@ impl Records for CassandraRecords {
             .retry_steps(operation, || async {
                 if is_repeated.swap(true, Ordering::Relaxed) {
                     // The outcome of the previous attempt is unknown. This read decides it.
-                    let now = self.get(scope, name).await?;
-                    let now = now.as_ref().map(|record| (record.version, &record.value));
-                    if now == new_version.zip(value) {
+                    let current = self.get(scope, name).await?;
+                    let current = current
+                        .as_ref()
+                        .map(|record| (record.version, &record.value));
+                    if current == new_version.zip(value) {
                         return Ok(true);
                     }
-                    if now.map(|(version, _)| version) != seen_version {
+                    if current.map(|(version, _)| version) != expected_version {
                         return Ok(false);
                     }
                 }
                 let versions = (
                     new_version.map(u64::cast_signed),
-                    seen_version.map(u64::cast_signed),
+                    expected_version.map(u64::cast_signed),
                 );
                 let values = (versions.0, &text, scope, name, versions.1);
                 self.cql

@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 use super::records::CassandraRecords;
 use super::session::{CasOutcome, Cql};
-use crate::erasures::records::{KEY, SCOPE as ERASURES, all as all_erasures};
+use crate::erasures::records::{KEY, SCOPE as ERASURES, read_all as all_erasures};
 use crate::reconciliations;
-use crate::records::{Records, RecordsRead, number_name, update};
+use crate::records::{Records, RecordsRead, format_number_name, update};
 use crate::{Error, Result};
 
 const OPERATION: &str = "moving rows to the record store";
-/// Rows in a page.
+/// The number of rows in a page.
 const PAGE_ROWS: i32 = 100;
 /// Replaces the newest number, so that no erasure can be added.
 const FENCED: i64 = -1;
@@ -45,21 +45,27 @@ const TABLES: [OldTable; 3] = [
         "erasures",
         "SELECT JSON number, kind, person, begun_at_ms, asked_by, reason, finished_at_ms, receipt
          FROM erasures WHERE scope = 'all' AND number > 0",
-        erasure,
+        to_erasure_record,
     ),
     (
         "reconciliations",
         "SELECT JSON source, number, id, at_ms, record FROM reconciliations",
-        comparison,
+        to_comparison_record,
     ),
     (
         "reconciliation_notes",
         "SELECT JSON scope, name, value FROM reconciliation_notes",
-        |row| Ok((text(row, "scope")?, text(row, "name")?, json(row, "value")?)),
+        |row| {
+            Ok((
+                read_text(row, "scope")?,
+                read_text(row, "name")?,
+                read_json(row, "value")?,
+            ))
+        },
     ),
 ];
 
-struct Move<'a> {
+struct RowMover<'a> {
     cql: &'a Cql,
     keyspace: &'a str,
     records: CassandraRecords,
@@ -67,7 +73,7 @@ struct Move<'a> {
 
 /// Moves the rows that are not moved yet.
 pub(super) async fn move_rows(cql: &Arc<Cql>, keyspace: &str) -> Result<()> {
-    let this = Move {
+    let this = RowMover {
         cql,
         keyspace,
         records: CassandraRecords::new(Arc::clone(cql)),
@@ -93,15 +99,15 @@ pub(super) async fn move_rows(cql: &Arc<Cql>, keyspace: &str) -> Result<()> {
     Ok(())
 }
 
-impl Move<'_> {
+impl RowMover<'_> {
     async fn has_table(&self, table: &str) -> Result<bool> {
         let text = "SELECT table_name FROM system_schema.tables
                     WHERE keyspace_name = ? AND table_name = ?";
-        let found = self
+        let rows = self
             .cql
             .read(OPERATION, text, (self.keyspace, table))
             .await?;
-        Ok(found.rows_num() > 0)
+        Ok(rows.rows_num() > 0)
     }
 
     async fn is_copied(&self) -> Result<bool> {
@@ -119,15 +125,15 @@ impl Move<'_> {
         let (scope, name) = NEWEST_ERASURE;
         let newest = self.records.get(scope, name).await?;
         let newest = newest.and_then(|record| record.value.as_u64()).unwrap_or(0);
-        let found = all_erasures(&self.records).await?;
-        if (1..=newest).eq(found.iter().map(|erasure| erasure.number)) {
+        let erasures = all_erasures(&self.records).await?;
+        if (1..=newest).eq(erasures.iter().map(|erasure| erasure.number)) {
             return Ok(());
         }
-        let why = format!(
+        let reason = format!(
             "the newest erasure has the number {newest}, but {} erasures were read; repair the nodes (`nodetool repair`), then run `backstitch migrate` again",
-            found.len()
+            erasures.len()
         );
-        Err(self.cql.broken(OPERATION, why))
+        Err(self.cql.broken(OPERATION, reason))
     }
 
     /// Deletes earlier copies, because their rows may have been deleted. Erasures are never
@@ -136,10 +142,10 @@ impl Move<'_> {
         let select = "SELECT JSON scope, name, version FROM records";
         let mut next = Some(PagingState::start());
         while let Some(from) = next {
-            let (rows, rest) = self.page(select, from).await?;
-            next = rest;
+            let (rows, next_page) = self.read_page(select, from).await?;
+            next = next_page;
             for row in rows {
-                let (scope, name) = (text(&row, "scope")?, text(&row, "name")?);
+                let (scope, name) = (read_text(&row, "scope")?, read_text(&row, "name")?);
                 if ![ERASURES, KEY.0, NEWEST_ERASURE.0].contains(&scope.as_str()) {
                     let version = row["version"].as_u64();
                     let delete = self.records.compare_and_set(&scope, &name, version, None);
@@ -158,8 +164,8 @@ impl Move<'_> {
                 false => None,
             };
             while let Some(from) = next {
-                let (rows, rest) = self.page(select, from).await?;
-                next = rest;
+                let (rows, next_page) = self.read_page(select, from).await?;
+                next = next_page;
                 for row in rows {
                     self.put(to_record(&row)?).await?;
                 }
@@ -182,11 +188,11 @@ impl Move<'_> {
                 return Ok(head["secret"].clone());
             }
             let (scope, name) = NEWEST_ERASURE;
-            let before = json!(newest.unwrap_or(0));
-            self.put((scope.to_owned(), name.to_owned(), before))
+            let newest_record = json!(newest.unwrap_or(0));
+            self.put((scope.to_owned(), name.to_owned(), newest_record))
                 .await?;
             // The key is read again in any case, because it may have been set before the fence.
-            let why = match self
+            let reason = match self
                 .cql
                 .compare_and_set(OPERATION, fence, (FENCED, newest))
                 .await?
@@ -195,18 +201,18 @@ impl Move<'_> {
                 CasOutcome::NotApplied(_) => "an erasure was added at the same time",
                 CasOutcome::Unknown(error) => return Err(error),
             };
-            Err(retry_policy.unavailable(OPERATION, why))
+            Err(retry_policy.unavailable(OPERATION, reason))
         });
         let secret = secret.await?;
         if secret.is_null() {
             return Ok(());
         }
         let (scope, name) = KEY;
-        self.put((scope.to_owned(), name.to_owned(), hex(&secret)))
+        self.put((scope.to_owned(), name.to_owned(), to_hex(&secret)))
             .await
     }
 
-    async fn page(
+    async fn read_page(
         &self,
         select: &str,
         from: PagingState,
@@ -221,15 +227,15 @@ impl Move<'_> {
             statement
         };
         statement.set_page_size(PAGE_ROWS);
-        let (page, next) = self.cql.page(OPERATION, &statement, &(), from).await?;
+        let (page, next) = self.cql.read_page(OPERATION, &statement, &(), from).await?;
         let rows = page.rows::<(String,)>();
         let rows = rows.map_err(|error| self.cql.broken(OPERATION, error))?;
-        let mut found = Vec::new();
+        let mut values = Vec::new();
         for row in rows {
             let (row,) = row.map_err(|error| self.cql.broken(OPERATION, error))?;
-            found.push(parse_json(&row)?);
+            values.push(parse_json(&row)?);
         }
-        Ok((found, next))
+        Ok((values, next))
     }
 
     async fn put(&self, record: NewRecord) -> Result<()> {
@@ -238,45 +244,50 @@ impl Move<'_> {
     }
 }
 
-fn erasure(row: &Value) -> Result<NewRecord> {
+fn to_erasure_record(row: &Value) -> Result<NewRecord> {
     let value = json!({
         "kind": row["kind"],
-        "person": hex(&row["person"]),
+        "person": to_hex(&row["person"]),
         "begun_at_ms": row["begun_at_ms"],
         "by": row["asked_by"],
         "reason": row["reason"],
         "finished_at_ms": row["finished_at_ms"],
-        "receipt": json(row, "receipt")?,
+        "receipt": read_json(row, "receipt")?,
     });
-    Ok((ERASURES.to_owned(), number_name(number(row)?), value))
+    Ok((
+        ERASURES.to_owned(),
+        format_number_name(read_number(row)?),
+        value,
+    ))
 }
 
-fn comparison(row: &Value) -> Result<NewRecord> {
-    let number = number(row)?;
-    let scope = reconciliations::scope(&text(row, "source")?, number);
-    let value = json!({"id": row["id"], "at_ms": row["at_ms"], "record": json(row, "record")?});
-    Ok((scope, number_name(number), value))
+fn to_comparison_record(row: &Value) -> Result<NewRecord> {
+    let number = read_number(row)?;
+    let scope = reconciliations::format_scope(&read_text(row, "source")?, number);
+    let value =
+        json!({"id": row["id"], "at_ms": row["at_ms"], "record": read_json(row, "record")?});
+    Ok((scope, format_number_name(number), value))
 }
 
 /// Converts the bytes of a row to hexadecimal digits.
-fn hex(bytes: &Value) -> Value {
+fn to_hex(bytes: &Value) -> Value {
     let digits = bytes.as_str().and_then(|bytes| bytes.strip_prefix("0x"));
     digits.map(Value::from).unwrap_or_default()
 }
 
-fn number(row: &Value) -> Result<u64> {
+fn read_number(row: &Value) -> Result<u64> {
     let number = row["number"].as_u64();
     number.ok_or_else(|| Error::broken(OPERATION, format!("a row has no number: {row}")))
 }
 
-fn text(row: &Value, column: &str) -> Result<String> {
+fn read_text(row: &Value, column: &str) -> Result<String> {
     let text = row[column].as_str().map(str::to_owned);
     text.ok_or_else(|| Error::broken(OPERATION, format!("a row has no {column}: {row}")))
 }
 
 /// Parses the JSON in a column.
-fn json(row: &Value, column: &str) -> Result<Value> {
-    parse_json(&text(row, column)?)
+fn read_json(row: &Value, column: &str) -> Result<Value> {
+    parse_json(&read_text(row, column)?)
 }
 
 fn parse_json(text: &str) -> Result<Value> {

@@ -24,10 +24,11 @@ use crate::run_rules::{self, expect_last_publishing};
 use crate::views::{RunDetails, RunRecords, TableResults};
 use crate::{Error, Result};
 
-/// Remembered ids of changes: more than can be made while one of them waits for an answer.
-const CHANGES: usize = 16;
-/// Attempts of a reader that meets changes.
-const READ_AGAIN: usize = 8;
+/// The maximum number of remembered change ids: more than can occur while one change waits for a
+/// response.
+const CHANGE_IDS_MAX: usize = 16;
+/// The maximum number of attempts of a reader that finds changes.
+const READ_TRIES_MAX: usize = 8;
 
 /// State of a source besides its runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -45,12 +46,12 @@ pub(super) struct Summary {
 
 impl Summary {
     pub(super) fn floor(&self) -> Epoch {
-        run_rules::oldest_visible_run(self.complete, self.newest.values().copied())
+        run_rules::find_oldest_visible_run(self.complete, self.newest.values().copied())
     }
 
-    /// Assigns a new stamp.
-    pub(super) fn stamp(&mut self, now_ms: i64) -> i64 {
-        let stamp_us = run_rules::next_stamp(self.last_stamp_us, now_ms);
+    /// Assigns a new stamp, and returns it in microseconds.
+    pub(super) fn assign_stamp(&mut self, now_ms: i64) -> i64 {
+        let stamp_us = run_rules::next_stamp_us(self.last_stamp_us, now_ms);
         self.last_stamp_us = Some(stamp_us);
         stamp_us
     }
@@ -86,10 +87,10 @@ pub(super) struct RunUpdate {
     pub(super) expired: Option<Epoch>,
 }
 
-/// Run records.
+/// Reads run records. Remembers which records are still in use.
 #[derive(Debug, Default)]
-pub(super) struct Records {
-    /// Epoch from which records were read last, by source.
+pub(super) struct RunRecordReader {
+    /// The epoch from which records were read last, by source.
     floors: Mutex<HashMap<Source, Epoch>>,
 }
 
@@ -116,18 +117,18 @@ struct RunColumns {
     token: Option<String>,
 }
 
-impl Records {
+impl RunRecordReader {
     /// Reads the records and the newest epochs from one moment.
     pub(super) async fn read(&self, cql: &Cql, source: Source) -> Result<RunRecords> {
         let operation = "reading run records";
-        for _ in 0..READ_AGAIN {
+        for _ in 0..READ_TRIES_MAX {
             let cached = self.floors().get(&source).copied();
             let from = match cached {
                 Some(from) => from,
-                None => summary(cql, operation, source).await?.1.floor(),
+                None => read_summary(cql, operation, source).await?.1.floor(),
             };
             let (summary_read, runs_read) = tokio::join!(
-                summary(cql, operation, source),
+                read_summary(cql, operation, source),
                 runs_from(cql, operation, source, from)
             );
             let ((version, summary), (versions, runs)) = (summary_read?, runs_read?);
@@ -151,7 +152,7 @@ impl Records {
 }
 
 /// Reads the summary and its version.
-pub(super) async fn summary(
+pub(super) async fn read_summary(
     cql: &Cql,
     operation: &str,
     source: Source,
@@ -167,14 +168,14 @@ fn parse_summary(cql: &Cql, operation: &str, text: Option<&str>) -> Result<Summa
     let Some(text) = text else {
         return Ok(Summary::default());
     };
-    serde_json::from_str(text).map_err(|error| damaged(cql, operation, error))
+    serde_json::from_str(text).map_err(|error| damaged_error(cql, operation, error))
 }
 
-fn damaged(cql: &Cql, operation: &str, why: impl std::fmt::Display) -> Error {
+fn damaged_error(cql: &Cql, operation: &str, reason: impl std::fmt::Display) -> Error {
     let advice = "restore the keyspace from a backup";
     cql.broken(
         operation,
-        format!("a run record is damaged: {why}; {advice}"),
+        format!("a run record is damaged: {reason}; {advice}"),
     )
 }
 
@@ -213,7 +214,7 @@ fn decode_run(cql: &Cql, operation: &str, columns: RunColumns) -> Result<Option<
     let (Some(epoch), Some(state)) = (columns.epoch, columns.state) else {
         return Ok(None);
     };
-    let broken = |why: &dyn std::fmt::Display| damaged(cql, operation, why);
+    let broken = |reason: &dyn std::fmt::Display| damaged_error(cql, operation, reason);
     let state = serde_json::from_value(state.into()).map_err(|error| broken(&error))?;
     let cuts = columns.cuts.ok_or_else(|| broken(&"it has no cuts"))?;
     Ok(Some(Run {
@@ -268,7 +269,7 @@ pub(super) async fn read_snapshot(
     let run = match (epoch, &last) {
         (Some(epoch), Some(last)) if last.epoch == epoch => Some(last.clone()),
         // Only the report of an older run can change.
-        (Some(epoch), Some(_)) => find(cql, operation, source, epoch).await?,
+        (Some(epoch), Some(_)) => find_run(cql, operation, source, epoch).await?,
         _ => None,
     };
     Ok(RunsSnapshot {
@@ -279,7 +280,7 @@ pub(super) async fn read_snapshot(
     })
 }
 
-async fn find(cql: &Cql, operation: &str, source: Source, epoch: Epoch) -> Result<Option<Run>> {
+async fn find_run(cql: &Cql, operation: &str, source: Source, epoch: Epoch) -> Result<Option<Run>> {
     let text = format!("SELECT {COLUMNS} FROM runs WHERE source = ? AND epoch = ?");
     let values = (source.name(), epoch.cast_signed());
     let row: Option<Row> = cql.fetch_first_serial(operation, &text, values).await?;
@@ -298,7 +299,7 @@ pub(super) async fn expect_stamp(
 }
 
 /// Changes the records of a source. `decide` gets the present state with run `epoch`, and may be
-/// called several times. If it returns no change, only its answer is returned.
+/// called several times. If it returns no change, only its outcome is returned.
 pub(super) async fn change<T>(
     cql: &Cql,
     operation: &str,
@@ -310,25 +311,25 @@ pub(super) async fn change<T>(
     let mut pauses = cql.retry_policy().pauses();
     loop {
         let snapshot = read_snapshot(cql, operation, source, epoch).await?;
-        let (change, answer) = decide(&snapshot)?;
+        let (change, outcome) = decide(&snapshot)?;
         let Some(mut change) = change else {
-            return Ok(answer);
+            return Ok(outcome);
         };
         let id = Uuid::new_v4().simple().to_string();
         change.summary.changes.push_back(id.clone());
-        while change.summary.changes.len() > CHANGES {
+        while change.summary.changes.len() > CHANGE_IDS_MAX {
             change.summary.changes.pop_front();
         }
         let failure = match write(cql, operation, source, snapshot.version, &change).await? {
-            CasOutcome::Applied => return Ok(answer),
+            CasOutcome::Applied => return Ok(outcome),
             CasOutcome::NotApplied(_) => cql.retry_policy().unavailable(
                 operation,
                 "other processes changed the records during every attempt",
             ),
             CasOutcome::Unknown(error) => {
-                let now = read_snapshot(cql, operation, source, None).await?;
-                if now.summary.changes.contains(&id) {
-                    return Ok(answer);
+                let current = read_snapshot(cql, operation, source, None).await?;
+                if current.summary.changes.contains(&id) {
+                    return Ok(outcome);
                 }
                 error
             }
@@ -390,7 +391,7 @@ async fn write(
 }
 
 /// Builds an update that changes a run's state and preserves its details.
-pub(super) fn update_for(run: Run, now_ms: i64) -> RunUpdate {
+pub(super) fn build_update(run: Run, now_ms: i64) -> RunUpdate {
     let is_over = matches!(run.state, RunState::Complete | RunState::Abandoned);
     RunUpdate {
         run,
@@ -416,7 +417,11 @@ pub(super) async fn report(
         .await?
     {
         true => Ok(()),
-        false => Err(run_rules::refused(source, epoch, "the run does not exist")),
+        false => Err(run_rules::refused_error(
+            source,
+            epoch,
+            "the run does not exist",
+        )),
     }
 }
 
@@ -457,7 +462,8 @@ pub(super) async fn run_details(
             run,
             started_at_ms: started.unwrap_or_default(),
             ended_at_ms: ended,
-            report: serde_json::from_str(report).map_err(|error| damaged(cql, operation, error))?,
+            report: serde_json::from_str(report)
+                .map_err(|error| damaged_error(cql, operation, error))?,
         });
     }
     Ok(details)

@@ -31,14 +31,14 @@ use crate::retry::RetryPolicy;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result, tls};
 
-/// Most statements that remain prepared: more than the tables of all views need.
+/// The maximum number of statements that remain prepared: more than the tables of all views need.
 const PREPARED_MAX: usize = 1024;
-/// Rows in a page.
+/// The number of rows in a page.
 pub(super) const PAGE_ROWS: i32 = 2_000;
 /// Our deadlines are longer than the driver's by this time, so the driver reports slow requests.
 const DRIVER_GRACE: Duration = Duration::from_secs(1);
 
-/// Outcome of a lightweight transaction.
+/// The outcome of a lightweight transaction.
 #[derive(Debug)]
 pub(super) enum CasOutcome {
     /// The transaction was applied.
@@ -90,20 +90,24 @@ pub(super) struct OpenSession {
 type Call<'a, T, E = ExecutionError> = BoxFuture<'a, Result<T, E>>;
 
 impl Cql {
-    /// Name and address for messages.
+    /// Returns name and address for messages.
     pub(super) fn server(&self) -> &str {
         self.retry_policy.server()
     }
 
     pub(super) fn new(options: &CassandraOptions, keyspace: Option<CheckedKeyspace>) -> Self {
         let millis = Duration::from_millis;
-        let request = millis(options.request_timeout_ms.max(1));
-        let all = request.max(millis(options.retry_timeout_ms));
+        let request_timeout = millis(options.request_timeout_ms.max(1));
+        let call_timeout = request_timeout.max(millis(options.retry_timeout_ms));
         let server = format!("Cassandra at {}", options.nodes);
         Self {
             options: options.clone(),
             keyspace,
-            retry_policy: RetryPolicy::new(server, request + DRIVER_GRACE, all + DRIVER_GRACE),
+            retry_policy: RetryPolicy::new(
+                server,
+                request_timeout + DRIVER_GRACE,
+                call_timeout + DRIVER_GRACE,
+            ),
             limiter: ConcurrencyLimiter::new(options.in_flight_max),
             opened: OnceCell::new(),
         }
@@ -124,7 +128,7 @@ impl Cql {
             let diagnostics = (keyspace.check)(&unchecked, &keyspace.name).await?;
             match diagnostics.into_iter().next() {
                 None => Ok(Arc::clone(unchecked.opened().await?)),
-                Some(why) => Err(Error::broken(self.server(), why)),
+                Some(reason) => Err(Error::broken(self.server(), reason)),
             }
         })
     }
@@ -132,8 +136,8 @@ impl Cql {
     async fn connect(&self) -> Result<OpenSession> {
         let (options, retry_policy) = (&self.options, &self.retry_policy);
         let millis = Duration::from_millis;
-        let request = millis(options.request_timeout_ms.max(1));
-        let connect = millis(options.connect_timeout_ms.max(1));
+        let request_timeout = millis(options.request_timeout_ms.max(1));
+        let connect_timeout = millis(options.connect_timeout_ms.max(1));
         let (consistency, serial_consistency_level) = (
             options.read_consistency()?,
             options.serial_consistency_level()?,
@@ -146,20 +150,20 @@ impl Cql {
             balancing = balancing.prefer_datacenter(options.local_datacenter.clone());
         }
         let profile = ExecutionProfile::builder()
-            .request_timeout(Some(request))
+            .request_timeout(Some(request_timeout))
             .consistency(consistency)
             .serial_consistency(Some(serial_consistency_level))
             .load_balancing_policy(balancing.build())
             .build();
         let mut builder = SessionBuilder::new()
             .known_nodes(options.node_list())
-            .connection_timeout(connect)
-            .hostname_resolution_timeout(Some(connect))
-            .metadata_request_clientside_timeout(request + DRIVER_GRACE)
-            .schema_agreement_timeout(request)
+            .connection_timeout(connect_timeout)
+            .hostname_resolution_timeout(Some(connect_timeout))
+            .metadata_request_clientside_timeout(request_timeout + DRIVER_GRACE)
+            .schema_agreement_timeout(request_timeout)
             // The replication of keyspaces is needed to route requests, their tables are not.
             .fetch_full_schema_metadata(false)
-            .metadata_request_serverside_timeout(request)
+            .metadata_request_serverside_timeout(request_timeout)
             .default_execution_profile_handle(profile.into_handle());
         if !options.user.is_empty() {
             builder = builder.user(&options.user, options.password.reveal());
@@ -169,10 +173,11 @@ impl Cql {
         }
         let operation = "connecting";
         let building: Call<'_, _, _> = Box::pin(builder.build());
-        let session = tokio::time::timeout(connect + request + DRIVER_GRACE, building).await;
+        let session =
+            tokio::time::timeout(connect_timeout + request_timeout + DRIVER_GRACE, building).await;
         let session = session
             .map_err(|_| retry_policy.unavailable(operation, "no node answered in time"))?
-            .map_err(|error| connect_error(retry_policy, operation, &error))?;
+            .map_err(|error| classify_connect_error(retry_policy, operation, &error))?;
         Ok(OpenSession {
             session: Shared::new(session),
             prepared: Shared::new(Mutex::new(HashMap::new())),
@@ -195,15 +200,15 @@ impl Cql {
     pub(super) async fn use_keyspace(&self, keyspace: &str) -> Result<bool> {
         let operation = "finding the keyspace";
         let text = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
-        let found = self.read(operation, text, (keyspace,)).await?;
-        if found.rows_num() == 0 {
+        let rows = self.read(operation, text, (keyspace,)).await?;
+        if rows.rows_num() == 0 {
             return Ok(false);
         }
         let session = self.session().await?;
         self.retry_policy
             .retry(operation, || async {
-                let used: Call<'_, _, _> = Box::pin(session.use_keyspace(keyspace, false));
-                used.await.map_err(|error| match error {
+                let selecting: Call<'_, _, _> = Box::pin(session.use_keyspace(keyspace, false));
+                selecting.await.map_err(|error| match error {
                     UseKeyspaceError::RequestTimeout(_) => {
                         self.retry_policy.unavailable(operation, &error)
                     }
@@ -228,8 +233,9 @@ impl Cql {
             .retry(operation, || async {
                 let mut statement = Statement::new(text);
                 statement.set_is_idempotent(true);
-                let done: Call<'_, _> = Box::pin(session.query_unpaged(statement, ()));
-                done.await
+                let running: Call<'_, _> = Box::pin(session.query_unpaged(statement, ()));
+                running
+                    .await
                     .map(drop)
                     .map_err(|error| self.classify_error(operation, &error))
             })
@@ -260,7 +266,7 @@ impl Cql {
         Ok(prepared)
     }
 
-    /// Reads an answer that fits in one page.
+    /// Reads a result that fits in one page.
     pub(super) async fn read(
         &self,
         operation: &str,
@@ -269,7 +275,7 @@ impl Cql {
     ) -> Result<QueryRowsResult> {
         let statement = self.prepare(operation, text).await?;
         let (page, _) = self
-            .page(operation, &statement, &values, PagingState::start())
+            .read_page(operation, &statement, &values, PagingState::start())
             .await?;
         Ok(page)
     }
@@ -289,8 +295,8 @@ impl Cql {
         Ok(statement)
     }
 
-    /// Reads a page of an answer, and the position of the next one.
-    pub(super) async fn page(
+    /// Reads a page of a result, and the position of the next one.
+    pub(super) async fn read_page(
         &self,
         operation: &str,
         statement: &PreparedStatement,
@@ -302,7 +308,7 @@ impl Cql {
             .retry_policy
             .retry_with_permit(
                 operation,
-                || self.permit(operation),
+                || self.acquire_permit(operation),
                 |permit| {
                     let from = from.clone();
                     let page = session.execute_single_page(statement, values, from);
@@ -337,7 +343,7 @@ impl Cql {
         self.retry_policy
             .retry_with_permit(
                 operation,
-                || self.permit(operation),
+                || self.acquire_permit(operation),
                 |permit| {
                     self.run_request(
                         operation,
@@ -384,7 +390,7 @@ impl Cql {
         text: &str,
         values: impl SerializeRow + Send + Sync,
     ) -> Result<CasOutcome> {
-        let permit = self.permit(operation).await?;
+        let permit = self.acquire_permit(operation).await?;
         self.compare_and_set_with(operation, Some(permit), text, values)
             .await
     }
@@ -415,7 +421,7 @@ impl Cql {
             let tried = session.execute_unpaged(&statement, &values);
             self.run_request(operation, permit, Box::pin(tried)).await
         });
-        self.cas_outcome(operation, tried.await)
+        self.to_cas_outcome(operation, tried.await)
     }
 
     /// Runs a lightweight transaction of several statements once.
@@ -430,16 +436,16 @@ impl Cql {
             batch.append_statement(statement);
         }
         let session = self.session().await?;
-        let permit = self.permit(operation).await?;
+        let permit = self.acquire_permit(operation).await?;
         let tried = self.retry_policy.try_once(operation, async {
             let tried = session.batch(&batch, values);
             self.run_request(operation, Some(permit), Box::pin(tried))
                 .await
         });
-        self.cas_outcome(operation, tried.await)
+        self.to_cas_outcome(operation, tried.await)
     }
 
-    fn cas_outcome(&self, operation: &str, tried: Result<QueryResult>) -> Result<CasOutcome> {
+    fn to_cas_outcome(&self, operation: &str, tried: Result<QueryResult>) -> Result<CasOutcome> {
         let result = match tried {
             Ok(result) => result,
             Err(error) if error.kind() == ErrorKind::Retry => {
@@ -450,24 +456,24 @@ impl Cql {
         let rows = result
             .into_rows_result()
             .map_err(|error| self.broken(operation, &error))?;
-        let applied = column(&rows, "[applied]").and_then(|index| flag(&rows, index));
+        let applied = find_column(&rows, "[applied]").and_then(|index| read_flag(&rows, index));
         match applied {
             Some(true) => Ok(CasOutcome::Applied),
             Some(false) => Ok(CasOutcome::NotApplied(rows)),
-            None => Err(self.broken(operation, "the answer does not contain `[applied]`")),
+            None => Err(self.broken(operation, "the result does not contain `[applied]`")),
         }
     }
 
     /// Waits for a permit of the concurrency limiter. The wait does not count as part of a
     /// request's time.
-    async fn permit(&self, operation: &str) -> Result<OwnedSemaphorePermit> {
+    async fn acquire_permit(&self, operation: &str) -> Result<OwnedSemaphorePermit> {
         let silent_for = self.retry_policy.call_timeout();
         self.limiter.acquire(silent_for).await.ok_or_else(|| {
             let (limit, seconds) = (self.limiter.limit(), silent_for.as_secs_f64());
-            let why = format!(
-                "all {limit} concurrent requests were without an answer for {seconds:.1} s"
+            let reason = format!(
+                "all {limit} concurrent requests were without a response for {seconds:.1} s"
             );
-            self.retry_policy.unavailable(operation, why)
+            self.retry_policy.unavailable(operation, reason)
         })
     }
 
@@ -477,16 +483,16 @@ impl Cql {
         permit: Option<OwnedSemaphorePermit>,
         call: Call<'_, T>,
     ) -> Result<T> {
-        let done = call.await;
-        let outcome = done
+        let result = call.await;
+        let outcome = result
             .as_ref()
-            .map_or_else(request_outcome, |_| RequestOutcome::Answered);
+            .map_or_else(classify_outcome, |_| RequestOutcome::Answered);
         self.limiter.release(permit, outcome);
-        done.map_err(|error| self.classify_error(operation, &error))
+        result.map_err(|error| self.classify_error(operation, &error))
     }
 
-    pub(super) fn broken(&self, operation: &str, why: impl ToString) -> Error {
-        Error::broken(self.retry_policy.describe(operation), why)
+    pub(super) fn broken(&self, operation: &str, reason: impl ToString) -> Error {
+        Error::broken(self.retry_policy.describe(operation), reason)
     }
 
     fn classify_prepare_error(&self, operation: &str, error: &PrepareError) -> Error {
@@ -559,14 +565,14 @@ impl OpenSession {
     }
 }
 
-/// True if the server reports a missing table.
+/// Returns whether the server reports a missing table.
 fn is_missing_table(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     message.contains("unconfigured table")
         || (message.contains("table") && message.contains("does not exist"))
 }
 
-fn request_outcome(error: &ExecutionError) -> RequestOutcome {
+fn classify_outcome(error: &ExecutionError) -> RequestOutcome {
     match error {
         ExecutionError::RequestTimeout(_)
         | ExecutionError::LastAttemptError(RequestAttemptError::UnableToAllocStreamId) => {
@@ -583,16 +589,20 @@ fn request_outcome(error: &ExecutionError) -> RequestOutcome {
     }
 }
 
-fn connect_error(retry_policy: &RetryPolicy, operation: &str, error: &NewSessionError) -> Error {
+fn classify_connect_error(
+    retry_policy: &RetryPolicy,
+    operation: &str,
+    error: &NewSessionError,
+) -> Error {
     let text = format!("{error:?}");
     if text.contains("AuthenticationError") || text.contains("MissingAuthentication") {
-        let why = "the user or password is missing or wrong; check `user` and `password`";
-        return Error::broken(retry_policy.describe(operation), why);
+        let reason = "the user or password is missing or wrong; check `user` and `password`";
+        return Error::broken(retry_policy.describe(operation), reason);
     }
     // Retrying does not help with an untrusted certificate.
     if error.to_string().contains("certificate") {
-        let why = format!("{error}; set `ca_file` to the certificate authority of the nodes");
-        return Error::broken(retry_policy.describe(operation), why);
+        let reason = format!("{error}; set `ca_file` to the certificate authority of the nodes");
+        return Error::broken(retry_policy.describe(operation), reason);
     }
     match error {
         NewSessionError::IllegalConfig(_) | NewSessionError::EmptyKnownNodesList => {
@@ -629,29 +639,32 @@ fn tls_config(options: &CassandraOptions) -> Result<Arc<rustls::ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// Runs calls with limited concurrency. The answers are in the order of the calls.
+/// Runs calls with limited concurrency. The results are in the order of the calls.
 pub(super) async fn run_concurrently<T>(
-    at_once: usize,
+    concurrency_max: usize,
     calls: Vec<impl Future<Output = Result<T>> + Send>,
 ) -> Result<Vec<T>> {
-    stream::iter(calls).buffered(at_once).try_collect().await
+    stream::iter(calls)
+        .buffered(concurrency_max)
+        .try_collect()
+        .await
 }
 
-/// Index of a column in an answer.
-pub(super) fn column(rows: &QueryRowsResult, name: &str) -> Option<usize> {
+/// Returns the index of a column in a result.
+pub(super) fn find_column(rows: &QueryRowsResult, name: &str) -> Option<usize> {
     rows.column_specs()
         .get_by_name(name)
         .map(|(index, _)| index)
 }
 
-fn flag(rows: &QueryRowsResult, index: usize) -> Option<bool> {
+fn read_flag(rows: &QueryRowsResult, index: usize) -> Option<bool> {
     let row = rows.first_row::<scylla::value::Row>().ok()?;
     row.columns.get(index)?.as_ref()?.as_boolean()
 }
 
-/// Returns a number in the first row of an answer.
-pub(super) fn number(rows: &QueryRowsResult, name: &str) -> Option<i64> {
-    let index = column(rows, name)?;
+/// Returns a number in the first row of a result.
+pub(super) fn read_number(rows: &QueryRowsResult, name: &str) -> Option<i64> {
+    let index = find_column(rows, name)?;
     let row = rows.maybe_first_row::<scylla::value::Row>().ok()??;
     row.columns.get(index)?.as_ref()?.as_bigint()
 }

@@ -198,7 +198,7 @@ impl Tables {
         keep: &[String],
     ) -> Result<()> {
         let doing = "forgetting views";
-        let (_, summary) = super::runs::summary(cql, doing, source).await?;
+        let (_, summary) = super::runs::read_summary(cql, doing, source).await?;
         let is_gone = |view: &str, newest: &BTreeMap<String, Epoch>| {
             !keep.iter().any(|kept| kept == view) && !newest.contains_key(view)
         };
@@ -217,7 +217,10 @@ impl Tables {
                             .loss_reason()
                             .unwrap_or_else(|| "it has ended".to_owned());
                         let what = format!("{doing}: holding the lock of the schema");
-                        return Err(Error::Unavailable { what, why });
+                        return Err(Error::Unavailable {
+                            operation: what,
+                            reason: why,
+                        });
                     }
                     self.forget_view(cql, (source, at), view).await?;
                 }

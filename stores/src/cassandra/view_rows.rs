@@ -210,11 +210,11 @@ async fn read_part(cql: &Cql, id: &str, query: &PartitionQuery) -> Result<Vec<Ro
         let (page, after) = match end {
             Some(end) => {
                 let values = (&query.partition, begin, end);
-                cql.page(doing, &statement, &values, from).await?
+                cql.read_page(doing, &statement, &values, from).await?
             }
             None => {
                 let values = (&query.partition, begin);
-                cql.page(doing, &statement, &values, from).await?
+                cql.read_page(doing, &statement, &values, from).await?
             }
         };
         next = after;
@@ -267,7 +267,7 @@ pub(super) async fn before(
         while let Some(from) = next
             && !keys.is_full()
         {
-            let (page, after) = cql.page(doing, &statement, &values, from).await?;
+            let (page, after) = cql.read_page(doing, &statement, &values, from).await?;
             next = after;
             let added = keys.add(&page);
             added.map_err(|error| cql.broken(doing, error))?;

@@ -73,7 +73,7 @@ pub(super) async fn rows(
         id,
         page: RowsPage::new(limit),
     };
-    let Some(places) = share.tokens() else {
+    let Some(places) = share.token_range() else {
         return Ok(scan.page.finish(true));
     };
     let (mut begin, end) = tokens(&places);
@@ -150,7 +150,7 @@ impl RowScan<'_> {
                 return Ok(false);
             }
             statement.set_page_size(asked(self.page.budget(), ROWS_ASKED));
-            let asked = self.cql.page(Self::DOING, &statement, values, from);
+            let asked = self.cql.read_page(Self::DOING, &statement, values, from);
             let (answer, after) = asked.await?;
             next = after;
             let are_all = self.add(&answer);
@@ -183,7 +183,7 @@ impl RowScan<'_> {
 
 /// How many rows to ask for at once.
 fn asked(room: &PageBudget, most: usize) -> i32 {
-    i32::try_from(room.fetch_size(most)).unwrap_or(1)
+    i32::try_from(room.choose_fetch_rows(most)).unwrap_or(1)
 }
 
 /// A page of the heads of a share.
@@ -232,7 +232,7 @@ async fn take_bucket(
             return Ok(false);
         }
         statement.set_page_size(asked(page.budget(), HEADS_ASKED));
-        let (answer, later) = cql.page(doing, &statement, &values, from).await?;
+        let (answer, later) = cql.read_page(doing, &statement, &values, from).await?;
         next = later;
         let rows = answer.rows::<HeadRow>();
         for row in rows.map_err(|error| cql.broken(doing, error))? {
@@ -265,10 +265,11 @@ mod tests {
 
     #[test]
     fn shares_are_ranges_of_tokens() {
-        let all = ScanShare::ALL.tokens().expect("a share");
+        let all = ScanShare::ALL.token_range().expect("a share");
         assert_eq!(tokens(&all), (i64::MIN, i64::MAX));
         let of = NonZeroU32::MIN.saturating_add(1);
-        let halves = ScanShare::each(of).map(|share| tokens(&share.tokens().expect("a share")));
+        let halves =
+            ScanShare::list_all(of).map(|share| tokens(&share.token_range().expect("a share")));
         let halves: Vec<_> = halves.collect();
         assert_eq!(halves, [(i64::MIN, -1), (-1, i64::MAX)]);
         for token in [i64::MIN + 1, -1, 0, i64::MAX] {

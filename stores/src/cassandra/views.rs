@@ -10,7 +10,7 @@ use schemas::source::Source;
 
 use super::lease::CassandraLeases;
 use super::runs::{
-    Records, RunUpdate, RunsChange, change, expect_stamp, report, run_details, update_for,
+    RunRecordReader, RunUpdate, RunsChange, build_update, change, expect_stamp, report, run_details,
 };
 use super::session::Cql;
 use super::tables::Tables;
@@ -54,7 +54,7 @@ pub struct CassandraViews {
     cql: Arc<Cql>,
     leases: CassandraLeases,
     tables: Tables,
-    records: Records,
+    records: RunRecordReader,
     progress: editions::Progress,
     runs_kept: u64,
 }
@@ -65,9 +65,9 @@ impl CassandraViews {
             cql,
             leases,
             tables: Tables::default(),
-            records: Records::default(),
+            records: RunRecordReader::default(),
             progress: editions::Progress::default(),
-            runs_kept: run_rules::RUNS_KEPT,
+            runs_kept: run_rules::RUN_RECORDS_MAX,
         }
     }
 
@@ -146,7 +146,7 @@ impl ViewsRead for CassandraViews {
         before: Option<Epoch>,
         limit: usize,
     ) -> Result<Vec<RunDetails>> {
-        match run_rules::last_before(before) {
+        match run_rules::last_epoch_before(before) {
             Some(last) if limit > 0 => run_details(&self.cql, source, (0, last), limit).await,
             _ => Ok(Vec::new()),
         }
@@ -215,13 +215,13 @@ impl ViewsWrite for CassandraViews {
         change(&self.cql, "proposing a run", source, None, |seen| {
             let mut run = run_rules::propose(source, seen.last.as_ref(), epoch, cuts, token)?;
             let mut summary = seen.summary.clone();
-            run.stamp_us = summary.stamp(now_ms);
+            run.stamp_us = summary.assign_stamp(now_ms);
             let is_there = seen.last.as_ref().is_some_and(|last| last.epoch == epoch);
             let put = RunUpdate {
                 run: run.clone(),
                 started_at_ms: (!is_there).then_some(now_ms),
                 ended_at_ms: None,
-                expired: run_rules::expired_run(epoch, self.runs_kept, seen.summary.floor()),
+                expired: run_rules::find_expired_run(epoch, self.runs_kept, seen.summary.floor()),
             };
             let run_now = Some(put);
             let change = RunsChange {
@@ -241,7 +241,7 @@ impl ViewsWrite for CassandraViews {
             };
             let change = RunsChange {
                 summary: seen.summary.clone(),
-                run: Some(update_for(sealed.clone(), 0)),
+                run: Some(build_update(sealed.clone(), 0)),
             };
             Ok((Some(change), sealed))
         })
@@ -259,7 +259,7 @@ impl ViewsWrite for CassandraViews {
         let stamp_us = change(&self.cql, doing, source, None, |seen| {
             let mut run = run_rules::expect_last(source, epoch, seen.last.clone())?;
             let mut summary = seen.summary.clone();
-            run.stamp_us = summary.stamp(now_ms);
+            run.stamp_us = summary.assign_stamp(now_ms);
             for (view, result) in results {
                 let of_view = summary.results.entry(view.clone()).or_default();
                 let is_known = of_view.published.as_ref() == Some(result);
@@ -289,7 +289,7 @@ impl ViewsWrite for CassandraViews {
 
     async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>> {
         let doing = "reading which results were published";
-        let (_, summary) = super::runs::summary(&self.cql, doing, source).await?;
+        let (_, summary) = super::runs::read_summary(&self.cql, doing, source).await?;
         Ok(summary.results)
     }
 
@@ -414,7 +414,7 @@ impl ViewsWrite for CassandraViews {
             let mut ended = None;
             if run_ends && run.state == RunState::Sealed {
                 summary.complete = summary.complete.max(epoch);
-                ended = Some(update_for(
+                ended = Some(build_update(
                     run_rules::with_state(&run, RunState::Complete),
                     now_ms,
                 ));
@@ -431,7 +431,7 @@ impl ViewsWrite for CassandraViews {
             let abandoned = run_rules::abandon(source, &run)?;
             let change = abandoned.map(|run| RunsChange {
                 summary: seen.summary.clone(),
-                run: Some(update_for(run, now_ms)),
+                run: Some(build_update(run, now_ms)),
             });
             Ok((change, ()))
         })

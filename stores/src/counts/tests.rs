@@ -7,19 +7,22 @@ use super::*;
 
 #[test]
 fn days_are_in_utc() {
-    assert_eq!([-1, 0, 86_399_999, 86_400_000].map(day_of), [-1, 0, 0, 1]);
+    assert_eq!(
+        [-1, 0, 86_399_999, 86_400_000].map(day_from_ms),
+        [-1, 0, 0, 1]
+    );
     for (day, text) in [
         (0, "1970-01-01"),
         (-1, "1969-12-31"),
         (20_648, "2026-07-14"),
     ] {
         let date: Date = text.parse().unwrap();
-        assert_eq!((day_of_date(date), date_of(day)), (day, date));
+        assert_eq!((day_from_date(date), date_from_day(day)), (day, date));
     }
-    assert_eq!(date_of(Day::MAX), Date::MAX);
-    assert_eq!(date_of(Day::MIN), Date::MIN);
+    assert_eq!(date_from_day(Day::MAX), Date::MAX);
+    assert_eq!(date_from_day(Day::MIN), Date::MIN);
     let dates = [Date::MIN, Date::MAX];
-    assert_eq!(dates.map(day_of_date).map(date_of), dates);
+    assert_eq!(dates.map(day_from_date).map(date_from_day), dates);
 }
 
 /// The result of a run.
@@ -39,8 +42,8 @@ fn tries() -> impl Strategy<Value = Vec<(i32, [u64; 3], RunResult)>> {
         1 => any::<u8>().prop_map(RunResult::Fails),
         1 => any::<u8>().prop_map(RunResult::Abandoned),
     ];
-    let one = (0..3, proptest::array::uniform3(0..3_u64), result);
-    proptest::collection::vec(one, 1..16)
+    let attempt = (0..3, proptest::array::uniform3(0..3_u64), result);
+    proptest::collection::vec(attempt, 1..16)
 }
 
 fn run(epoch: Epoch, state: RunState) -> Run {
@@ -57,14 +60,14 @@ type Rows = BTreeMap<(usize, Day), DayRow>;
 
 /// The newest rows of a key up to the first with a published count.
 fn newest(rows: &Rows, key: usize, published: &PublishedRuns) -> Vec<DayRow> {
-    let mut found = Vec::new();
+    let mut newest_rows = Vec::new();
     for (_, row) in rows.range((key, Day::MIN)..(key + 1, Day::MIN)).rev() {
-        found.push(*row);
+        newest_rows.push(*row);
         if published.published_count(row).is_some() {
             break;
         }
     }
-    found
+    newest_rows
 }
 
 fn visible_count(rows: &Rows, key: usize, day: Day, published: &PublishedRuns) -> u64 {
@@ -81,10 +84,10 @@ proptest! {
         let (mut rows, mut runs): (Rows, Vec<Run>) = Default::default();
         let mut truth: BTreeMap<Day, [u64; 3]> = BTreeMap::new();
         let (mut day, mut epoch) = (100, 1);
-        for (later, counts, result) in tries {
+        for (days_later, counts, result) in tries {
             // A run that is tried again has the same day.
             if runs.last().is_none_or(|last| last.epoch < epoch) {
-                day += later;
+                day += days_later;
                 runs.push(run(epoch, RunState::Sealed));
             }
             let published = PublishedRuns::from_runs(&runs.iter().cloned().collect());
@@ -94,9 +97,9 @@ proptest! {
             };
             for (key, count) in counts.into_iter().enumerate() {
                 if written >> key & 1 == 1 {
-                    let found = RunCount { epoch, count };
+                    let new_count = RunCount { epoch, count };
                     let newest = newest(&rows, key, &published);
-                    for row in rows_to_write(&newest, day, found, &published, false) {
+                    for row in plan_rows(&newest, day, new_count, &published, false) {
                         rows.insert((key, row.day), row);
                     }
                 }
@@ -118,11 +121,11 @@ proptest! {
 
     /// An unchanged count is not written, unless another try may still write the row.
     #[test]
-    fn only_changes_are_written(count in 0..3_u64, later in 0..3, is_doubtful: bool) {
+    fn only_changes_are_written(count in 0..3_u64, days_later in 0..3, is_doubtful: bool) {
         let published = PublishedRuns::from_runs(&[run(1, RunState::Complete)].into_iter().collect());
-        let current = DayRow { day: 5, now: RunCount { epoch: 1, count: 1 }, before: None };
-        let found = RunCount { epoch: 2, count };
-        let rows = rows_to_write(&[current], 5 + later, found, &published, is_doubtful);
+        let current = DayRow { day: 5, current: RunCount { epoch: 1, count: 1 }, previous: None };
+        let new_count = RunCount { epoch: 2, count };
+        let rows = plan_rows(&[current], 5 + days_later, new_count, &published, is_doubtful);
         prop_assert_eq!(rows.len(), usize::from(is_doubtful || count != 1));
     }
 }

@@ -56,20 +56,20 @@ pub async fn count(
 ) -> Result<DeadLetterCounts> {
     let mut newest = NewestDeadLetters::open(log, filter, None).await?;
     let mut kinds = HashMap::new();
-    let mut letters = 0;
+    let mut dead_letters = 0;
     while let Some(dead_letter) = newest.next(examined_max).await? {
-        letters += 1;
+        dead_letters += 1;
         add(&mut kinds, &dead_letter);
     }
     let mut kinds: Vec<KindCount> = kinds.into_values().collect();
-    kinds.sort_by(|one, other| {
-        let most_first = other.letters.cmp(&one.letters);
-        let in_order = one.source.cmp(&other.source).then(most_first);
-        in_order.then_with(|| one.kind.cmp(&other.kind))
+    kinds.sort_by(|a, b| {
+        let by_count = b.letters.cmp(&a.letters);
+        let by_source = a.source.cmp(&b.source).then(by_count);
+        by_source.then_with(|| a.kind.cmp(&b.kind))
     });
     Ok(DeadLetterCounts {
         kinds,
-        dead_letters: letters,
+        dead_letters,
         examined: newest.examined(),
         is_complete: newest.is_exhausted(),
     })
@@ -82,7 +82,7 @@ fn add(kinds: &mut HashMap<(Source, String), KindCount>, dead_letter: &StoredDea
         OTHER_KINDS.clone_into(&mut key.1);
     }
     let at_ms = dead_letter.content.at_ms;
-    let counted = kinds.entry(key).or_insert_with_key(|(_, kind)| KindCount {
+    let kind_count = kinds.entry(key).or_insert_with_key(|(_, kind)| KindCount {
         source,
         kind: kind.clone(),
         letters: 0,
@@ -90,7 +90,7 @@ fn add(kinds: &mut HashMap<(Source, String), KindCount>, dead_letter: &StoredDea
         last_at_ms: at_ms,
         example: dead_letter.id,
     });
-    counted.letters += 1;
-    counted.first_at_ms = counted.first_at_ms.min(at_ms);
-    counted.last_at_ms = counted.last_at_ms.max(at_ms);
+    kind_count.letters += 1;
+    kind_count.first_at_ms = kind_count.first_at_ms.min(at_ms);
+    kind_count.last_at_ms = kind_count.last_at_ms.max(at_ms);
 }

@@ -53,21 +53,21 @@ pub async fn rewrite(
         if is_clean {
             continue;
         }
-        let mut seen = HashSet::new();
+        let mut hashes = HashSet::new();
         let mut next = span.start;
         while next < span.end {
             if stop.is_cancelled() {
                 return Ok(report);
             }
-            let (records, after) = fetch(log, topic, partition, next, span.end).await?;
-            next = after;
-            let appended = append(log, source, &records, suppressed, &mut seen, now_ms).await?;
+            let (records, next_offset) = fetch(log, topic, partition, next, span.end).await?;
+            next = next_offset;
+            let appended = append(log, source, &records, suppressed, &mut hashes, now_ms).await?;
             report.kept += appended.kept;
             report.redacted += appended.redacted;
         }
-        let mut before: Vec<Offset> = vec![0; partition as usize];
-        before.push(span.end);
-        log.trim(topic, &before).await?;
+        let mut end_offsets: Vec<Offset> = vec![0; partition as usize];
+        end_offsets.push(span.end);
+        log.trim(topic, &end_offsets).await?;
     }
     Ok(report)
 }
@@ -79,17 +79,19 @@ pub async fn rewrite(
 pub async fn count_mentions(
     log: &dyn LogRead,
     source: Source,
-    found: &mut SearchedPeople,
+    people: &mut SearchedPeople,
 ) -> Result<()> {
-    let (topic, kind) = (source.dead_letter_topic(), found.kind());
+    let (topic, kind) = (source.dead_letter_topic(), people.kind());
     for (partition, span) in (0_u32..).zip(log.spans(topic).await?) {
         for_each_value(log, topic, partition, span, |value| {
             let dead_letter = serde_json::from_slice::<DeadLetter>(value);
             let raw = dead_letter
                 .as_ref()
                 .map_or(value, |dead_letter| &dead_letter.raw);
-            found.count_mentions(|has| {
-                may_mention(source, raw, |one| one.kind == kind && has(one.id))
+            people.count_mentions(|is_searched| {
+                may_mention(source, raw, |person| {
+                    person.kind == kind && is_searched(person.id)
+                })
             });
         })
         .await?;
@@ -103,7 +105,7 @@ async fn append(
     source: Source,
     records: &Records,
     suppressed: &SuppressedPeople,
-    seen: &mut HashSet<[u8; 32]>,
+    hashes: &mut HashSet<[u8; 32]>,
     now_ms: i64,
 ) -> Result<RewriteReport> {
     let mut report = RewriteReport::default();
@@ -116,7 +118,7 @@ async fn append(
         hash.update((key.len() as u64).to_be_bytes());
         hash.update(key);
         hash.update(if is_redacted { &[] } else { value });
-        if !seen.insert(hash.finalize().into()) {
+        if !hashes.insert(hash.finalize().into()) {
             continue;
         }
         match dead_letter {
@@ -158,7 +160,7 @@ fn redact(
         }
         Err(_) => (
             None,
-            may_mention(source, value, |one| suppressed.contains(one)),
+            may_mention(source, value, |person| suppressed.contains(person)),
         ),
     }
 }
@@ -172,8 +174,8 @@ async fn for_each_value(
 ) -> Result<()> {
     let mut next = span.start;
     while next < span.end {
-        let (records, after) = fetch(log, topic, partition, next, span.end).await?;
-        next = after;
+        let (records, next_offset) = fetch(log, topic, partition, next, span.end).await?;
+        next = next_offset;
         for value in &records.values {
             visit(value.unwrap_or_default());
         }
@@ -198,16 +200,16 @@ async fn fetch(
         fetched => fetched?,
     };
     if fetched.next_offset == from {
-        let why = format!("the topic ends at offset {from}, before the expected offset {end}");
+        let reason = format!("the topic ends at offset {from}, before the expected offset {end}");
         return Err(Error::Unavailable {
-            what: format!("reading {topic}/{partition}"),
-            why,
+            operation: format!("reading {topic}/{partition}"),
+            reason,
         });
     }
     let offsets = fetched.records.offsets.values();
-    let below = offsets.partition_point(|offset| *offset < end);
+    let count = offsets.partition_point(|offset| *offset < end);
     Ok((
-        fetched.records.slice(0, below),
+        fetched.records.slice(0, count),
         fetched.next_offset.min(end),
     ))
 }

@@ -47,8 +47,8 @@ impl DeadLetterFilter {
             })
     }
 
-    /// The ranges, by partition, that may contain selected dead letters of a source.
-    pub(super) async fn unread_ranges(
+    /// Finds the ranges, by partition, that may contain selected dead letters of a source.
+    pub(super) async fn find_unread_ranges(
         &self,
         log: &dyn LogRead,
         source: Source,

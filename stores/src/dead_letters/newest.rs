@@ -32,9 +32,9 @@ pub struct ReadPositions(Vec<(Source, u32, Offset)>);
 
 impl ReadPositions {
     fn get(&self, source: Source, partition: u32) -> Option<Offset> {
-        let mut all = self.0.iter();
-        let found = all.find(|(of, number, _)| (*of, *number) == (source, partition));
-        found.map(|(_, _, below)| *below)
+        let mut positions = self.0.iter();
+        let position = positions.find(|(key, number, _)| (*key, *number) == (source, partition));
+        position.map(|(_, _, end)| *end)
     }
 }
 
@@ -62,7 +62,7 @@ impl<'a> NewestDeadLetters<'a> {
     ) -> Result<Self> {
         let by_source = filter
             .sources()
-            .map(|source| filter.unread_ranges(log, source));
+            .map(|source| filter.find_unread_ranges(log, source));
         let ranges = try_join_all(by_source).await?;
         let tail = |range| PartitionTail::new(range, after);
         let tails = ranges.into_iter().flatten().map(tail).collect();
@@ -88,17 +88,17 @@ impl<'a> NewestDeadLetters<'a> {
                 let fills = self.tails.iter_mut().map(|tail| tail.fill(log));
                 try_join_all(fills).await?;
             }
-            let newest = self.tails.iter_mut().enumerate();
-            let newest = newest.filter_map(|(index, tail)| {
+            let tails = self.tails.iter_mut().enumerate();
+            let tails = tails.filter_map(|(index, tail)| {
                 let logged_at_ms = tail.dead_letters.last()?.logged_at_ms;
                 Some(((logged_at_ms, Reverse(index)), tail))
             });
-            let newest = newest.max_by_key(|(order, _)| *order);
+            let newest = tails.max_by_key(|(order, _)| *order);
             let Some(dead_letter) = newest.and_then(|(_, tail)| tail.dead_letters.pop()) else {
                 return Ok(None);
             };
             self.examined += 1;
-            if self.filter.matches(&dead_letter) && self.recent.is_new(&dead_letter) {
+            if self.filter.matches(&dead_letter) && self.recent.remember(&dead_letter) {
                 return Ok(Some(dead_letter));
             }
         }
@@ -143,7 +143,7 @@ struct PartitionTail {
     /// The dead letters that were read and not returned yet, oldest first.
     dead_letters: Vec<StoredDeadLetter>,
     /// The number of offsets of the next range.
-    offsets: i64,
+    range_offsets: i64,
 }
 
 /// The result of reading a range.
@@ -163,7 +163,7 @@ impl PartitionTail {
             partition,
             span,
         } = range;
-        let below = match after {
+        let end = match after {
             None => span.end,
             // A partition that is missing in the positions was read completely.
             Some(positions) => positions.get(source, partition).unwrap_or(span.start),
@@ -172,9 +172,9 @@ impl PartitionTail {
             source,
             partition,
             start: span.start,
-            read_from: below.clamp(span.start, span.end),
+            read_from: end.clamp(span.start, span.end),
             dead_letters: Vec::new(),
-            offsets: FIRST_RANGE_OFFSETS,
+            range_offsets: FIRST_RANGE_OFFSETS,
         }
     }
 
@@ -192,16 +192,16 @@ impl PartitionTail {
     /// Reads until there is a dead letter to return, or the partition is exhausted.
     async fn fill(&mut self, log: &dyn LogRead) -> Result<()> {
         while self.needs_more() {
-            let from = self.start.max(self.read_from - self.offsets);
+            let from = self.start.max(self.read_from - self.range_offsets);
             match self.read_range(log, from).await? {
                 RangeRead::Read(dead_letters, bytes) => {
                     self.read_from = from;
                     self.dead_letters = dead_letters;
                     if bytes < RANGE_BYTES_MAX / 4 {
-                        self.offsets = RANGE_OFFSETS_MAX.min(self.offsets * 2);
+                        self.range_offsets = RANGE_OFFSETS_MAX.min(self.range_offsets * 2);
                     }
                 }
-                RangeRead::TooLarge => self.offsets = ((self.read_from - from) / 2).max(1),
+                RangeRead::TooLarge => self.range_offsets = ((self.read_from - from) / 2).max(1),
                 RangeRead::StartsAt(start) => self.start = start.min(self.read_from),
             }
         }

@@ -35,7 +35,7 @@ impl<'a> OldestDeadLetters<'a> {
     pub async fn open(log: &'a dyn LogRead, filter: DeadLetterFilter) -> Result<Self> {
         let mut ranges = Vec::new();
         for source in filter.sources() {
-            ranges.extend(filter.unread_ranges(log, source).await?);
+            ranges.extend(filter.find_unread_ranges(log, source).await?);
         }
         ranges.reverse();
         Ok(Self {
@@ -86,7 +86,7 @@ impl<'a> OldestDeadLetters<'a> {
             };
             let mut dead_letters = StoredDeadLetter::from_fetch(&fetched, first, span.end);
             dead_letters.retain(|dead_letter| {
-                self.filter.matches(dead_letter) && self.recent.is_new(dead_letter)
+                self.filter.matches(dead_letter) && self.recent.remember(dead_letter)
             });
             if !dead_letters.is_empty() {
                 return Ok(dead_letters);

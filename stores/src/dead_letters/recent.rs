@@ -20,9 +20,10 @@ pub(super) struct RecentDeadLetters {
 }
 
 impl RecentDeadLetters {
-    /// Returns whether no remembered dead letter has the same origin and bytes.
-    pub(super) fn is_new(&mut self, dead_letter: &StoredDeadLetter) -> bool {
-        let digest = digest(dead_letter);
+    /// Remembers a dead letter. Returns false if one with the same origin and bytes is remembered
+    /// already.
+    pub(super) fn remember(&mut self, dead_letter: &StoredDeadLetter) -> bool {
+        let digest = compute_digest(dead_letter);
         if !self.known.insert(digest) {
             return false;
         }
@@ -36,7 +37,7 @@ impl RecentDeadLetters {
     }
 }
 
-fn digest(dead_letter: &StoredDeadLetter) -> Digest {
+fn compute_digest(dead_letter: &StoredDeadLetter) -> Digest {
     let hash = |salt: u8| {
         let mut hasher = DefaultHasher::new();
         let content = &dead_letter.content;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::StoredDeadLetter;
 use crate::Result;
 use crate::intake::{Intake, IntakeReport, ReprocessBatch, ReprocessedIds};
-use crate::registry::Schemas;
+use crate::registry::SchemaSource;
 
 /// The result of reprocessing dead letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -36,7 +36,7 @@ pub struct ReprocessReport {
 /// Reprocesses dead letters.
 #[derive(Debug)]
 pub struct Reprocessor<'a> {
-    schemas: &'a dyn Schemas,
+    schemas: &'a dyn SchemaSource,
     /// The source of the last dead letters, with the ids that were ingested there.
     ids: Option<(Source, ReprocessedIds)>,
     report: ReprocessReport,
@@ -45,7 +45,7 @@ pub struct Reprocessor<'a> {
 impl<'a> Reprocessor<'a> {
     /// Starts; a dry run writes nothing.
     #[must_use]
-    pub fn new(schemas: &'a dyn Schemas, is_dry: bool) -> Self {
+    pub fn new(schemas: &'a dyn SchemaSource, is_dry: bool) -> Self {
         Self {
             schemas,
             ids: None,
@@ -83,17 +83,20 @@ impl<'a> Reprocessor<'a> {
         };
         let (notifications, lines): (Vec<&StoredDeadLetter>, Vec<&StoredDeadLetter>) =
             dead_letters.into_iter().partition(is_notification);
-        let before = self.ids.take().filter(|(of, _)| *of == source);
+        let earlier = self
+            .ids
+            .take()
+            .filter(|(ids_source, _)| *ids_source == source);
         let (_, ids) = self
             .ids
-            .insert(before.unwrap_or((source, ReprocessedIds::default())));
+            .insert(earlier.unwrap_or((source, ReprocessedIds::default())));
         if !lines.is_empty() {
-            let batch = intake.check_dead_letters(numbered(&lines), ids, self.schemas);
+            let batch = intake.check_dead_letters(number_lines(&lines), ids, self.schemas);
             let outcome = write_or_preview(intake, batch.await?, self.report.dry_run).await?;
             self.report.add(&outcome, &lines);
         }
         if !notifications.is_empty() {
-            let batch = intake.check_notifications(numbered(&notifications), self.schemas);
+            let batch = intake.check_notifications(number_lines(&notifications), self.schemas);
             let outcome = write_or_preview(intake, batch.await?, self.report.dry_run).await?;
             self.report.add(&outcome, &notifications);
         }
@@ -113,12 +116,8 @@ async fn write_or_preview(
     }
 }
 
-fn numbered<'a>(dead_letters: &[&'a StoredDeadLetter]) -> impl Iterator<Item = (u64, &'a [u8])> {
-    (0..).zip(
-        dead_letters
-            .iter()
-            .map(|dead_letter| dead_letter.content.raw.as_slice()),
-    )
+fn number_lines<'a>(letters: &[&'a StoredDeadLetter]) -> impl Iterator<Item = (u64, &'a [u8])> {
+    (0..).zip(letters.iter().map(|letter| letter.content.raw.as_slice()))
 }
 
 impl ReprocessReport {
@@ -128,8 +127,8 @@ impl ReprocessReport {
         self.superseded += outcome.superseded;
         self.erased += outcome.erased;
         // Blank lines are skipped, because they contain nothing.
-        let good = outcome.accepted + outcome.superseded + outcome.erased;
-        self.still_bad += (dead_letters.len() as u64).saturating_sub(good);
+        let valid = outcome.accepted + outcome.superseded + outcome.erased;
+        self.still_bad += (dead_letters.len() as u64).saturating_sub(valid);
         if let Some(rejected) = outcome.rejected.first()
             && self.first.is_none()
         {

@@ -2,7 +2,7 @@
 
 use schemas::dead_letter::{DeadLetter, DeadLetterId};
 
-use crate::log::{FetchLimit, Fetched, LogRead};
+use crate::log::{FetchLimit, FetchedRecords, LogRead};
 use crate::{Error, Result};
 
 /// A dead letter in the log.
@@ -43,7 +43,7 @@ impl StoredDeadLetter {
         }
     }
 
-    /// Its memory in bytes, without the fixed part.
+    /// The bytes of its texts and content in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let content = &self.content;
@@ -51,7 +51,7 @@ impl StoredDeadLetter {
     }
 
     /// The dead letters of a fetch before the offset `end`; `first` names the partition.
-    pub(super) fn from_fetch(fetched: &Fetched, first: DeadLetterId, end: i64) -> Vec<Self> {
+    pub(super) fn from_fetch(fetched: &FetchedRecords, first: DeadLetterId, end: i64) -> Vec<Self> {
         let records = &fetched.records;
         let positions = records.offsets.values().iter();
         let positions = positions.zip(records.logged_at_ms.values());
@@ -74,12 +74,15 @@ impl StoredDeadLetter {
 /// # Errors
 /// Those of the log.
 pub async fn find(log: &dyn LogRead, id: DeadLetterId) -> Result<Option<StoredDeadLetter>> {
-    let one = FetchLimit {
+    let single_record = FetchLimit {
         records: 1,
         bytes: usize::MAX,
     };
     let topic = id.source.dead_letter_topic();
-    let fetched = match log.fetch_once(topic, id.partition, id.offset, one).await {
+    let fetched = match log
+        .fetch_once(topic, id.partition, id.offset, single_record)
+        .await
+    {
         Err(Error::OffsetOutOfRange { .. } | Error::NoPartition { .. }) => return Ok(None),
         fetched => fetched?,
     };

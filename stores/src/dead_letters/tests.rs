@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use schemas::dead_letter::{DeadLetter, DeadLetterId};
 
 use super::*;
-use crate::log::{Fetched, Log, NewRecords, Records, Span};
+use crate::log::{FetchedRecords, Log, NewRecords, Records, Span};
 use crate::{Error, Stores};
 
-fn letter(origin: &str, reason: &str, at_ms: i64, raw: &[u8]) -> DeadLetter {
+fn dead_letter(origin: &str, reason: &str, at_ms: i64, raw: &[u8]) -> DeadLetter {
     DeadLetter {
         source: "plays".to_owned(),
         reason: reason.to_owned(),
@@ -19,7 +19,7 @@ fn letter(origin: &str, reason: &str, at_ms: i64, raw: &[u8]) -> DeadLetter {
     }
 }
 
-async fn put(log: &dyn Log, source: Source, partition: u32, at_ms: i64, values: &[Vec<u8>]) {
+async fn append(log: &dyn Log, source: Source, partition: u32, at_ms: i64, values: &[Vec<u8>]) {
     let values: Vec<Option<&[u8]>> = values.iter().map(|value| Some(value.as_slice())).collect();
     let records = NewRecords {
         partition,
@@ -31,18 +31,18 @@ async fn put(log: &dyn Log, source: Source, partition: u32, at_ms: i64, values: 
     log.append(topic, &[records], at_ms).await.unwrap();
 }
 
-fn encoded(letter: &DeadLetter) -> Vec<u8> {
-    serde_json::to_vec(letter).unwrap()
+fn encode(dead_letter: &DeadLetter) -> Vec<u8> {
+    serde_json::to_vec(dead_letter).unwrap()
 }
 
 /// The dead letters that match a filter, newest first.
-async fn all(log: &dyn LogRead, filter: &DeadLetterFilter) -> Vec<StoredDeadLetter> {
+async fn read_all(log: &dyn LogRead, filter: &DeadLetterFilter) -> Vec<StoredDeadLetter> {
     let mut newest = NewestDeadLetters::open(log, filter.clone(), None)
         .await
         .unwrap();
     let mut letters = Vec::new();
-    while let Some(letter) = newest.next(u64::MAX).await.unwrap() {
-        letters.push(letter);
+    while let Some(dead_letter) = newest.next(u64::MAX).await.unwrap() {
+        letters.push(dead_letter);
     }
     assert!(newest.is_exhausted());
     letters
@@ -65,11 +65,14 @@ async fn reads_all_partitions_newest_first() {
     // More than one range, so that the ranges of the partitions end at different times.
     for n in 0..2_000_i64 {
         let partition = u32::try_from(n * n % 3).unwrap();
-        let one = letter(&format!("f:{n}"), "bad", n, b"x");
-        put(log, Source::Plays, partition, n, &[encoded(&one)]).await;
+        let letter = dead_letter(&format!("f:{n}"), "bad", n, b"x");
+        append(log, Source::Plays, partition, n, &[encode(&letter)]).await;
     }
-    let found = all(log, &DeadLetterFilter::default()).await;
-    let times: Vec<i64> = found.iter().map(|letter| letter.logged_at_ms).collect();
+    let dead_letters = read_all(log, &DeadLetterFilter::default()).await;
+    let times: Vec<i64> = dead_letters
+        .iter()
+        .map(|dead_letter| dead_letter.logged_at_ms)
+        .collect();
     assert_eq!(times, (0..2_000).rev().collect::<Vec<_>>());
     // Reads the same in pages, though more dead letters arrive meanwhile.
     let (mut pages, mut after) = (Vec::new(), None);
@@ -86,10 +89,10 @@ async fn reads_all_partitions_newest_first() {
         }
         let text = serde_json::to_string(&newest.positions()).unwrap();
         after = Some(serde_json::from_str(&text).unwrap());
-        let late = letter(&format!("late:{}", pages.len()), "bad", 9_999, b"x");
-        put(log, Source::Plays, 1, 9_999, &[encoded(&late)]).await;
+        let late = dead_letter(&format!("late:{}", pages.len()), "bad", 9_999, b"x");
+        append(log, Source::Plays, 1, 9_999, &[encode(&late)]).await;
     }
-    assert_eq!(pages, found);
+    assert_eq!(pages, dead_letters);
     // A limit on examined dead letters pauses the reader.
     let mut newest = NewestDeadLetters::open(log, DeadLetterFilter::default(), None)
         .await
@@ -106,27 +109,30 @@ async fn large_dead_letters_are_read_in_small_ranges() {
     let large = vec![b'x'; 700_000];
     for n in 0..40_i64 {
         let raw = if n % 3 == 0 { b"small" } else { &large[..] };
-        let one = letter(&format!("f:{n}"), "bad", n, raw);
-        put(log, Source::Plays, 0, n, &[encoded(&one)]).await;
+        let letter = dead_letter(&format!("f:{n}"), "bad", n, raw);
+        append(log, Source::Plays, 0, n, &[encode(&letter)]).await;
     }
-    put(log, Source::Plays, 0, 40, &[vec![b' '; 6 << 20]]).await;
-    let found = all(log, &DeadLetterFilter::default()).await;
-    let times: Vec<i64> = found.iter().map(|letter| letter.logged_at_ms).collect();
+    append(log, Source::Plays, 0, 40, &[vec![b' '; 6 << 20]]).await;
+    let dead_letters = read_all(log, &DeadLetterFilter::default()).await;
+    let times: Vec<i64> = dead_letters
+        .iter()
+        .map(|dead_letter| dead_letter.logged_at_ms)
+        .collect();
     assert_eq!(times, (0..=40).rev().collect::<Vec<_>>());
-    assert!(found[0].is_broken && found[0].content.raw.len() == 6 << 20);
+    assert!(dead_letters[0].is_broken && dead_letters[0].content.raw.len() == 6 << 20);
     let mut oldest = OldestDeadLetters::open(log, DeadLetterFilter::default())
         .await
         .unwrap();
     let mut reread = Vec::new();
     loop {
-        let more = oldest.next_batch().await.unwrap();
-        if more.is_empty() {
+        let batch = oldest.next_batch().await.unwrap();
+        if batch.is_empty() {
             break;
         }
-        reread.extend(more);
+        reread.extend(batch);
     }
     reread.reverse();
-    assert_eq!(reread, found);
+    assert_eq!(reread, dead_letters);
 }
 
 #[tokio::test]
@@ -134,17 +140,20 @@ async fn records_that_are_not_dead_letters_are_returned_too() {
     let (_folder, stores) = open_stores().await;
     let log = &*stores.log;
     let values = [
-        encoded(&letter("f:1", "bad", 1, b"x")),
+        encode(&dead_letter("f:1", "bad", 1, b"x")),
         b"garbage".to_vec(),
         Vec::new(),
         br#"{"source":"plays"}"#.to_vec(),
-        encoded(&letter("f:2", "bad", 2, b"x")),
+        encode(&dead_letter("f:2", "bad", 2, b"x")),
     ];
-    put(log, Source::Plays, 2, 7, &values).await;
-    let found = all(log, &DeadLetterFilter::default()).await;
-    let broken: Vec<bool> = found.iter().map(|letter| letter.is_broken).collect();
+    append(log, Source::Plays, 2, 7, &values).await;
+    let dead_letters = read_all(log, &DeadLetterFilter::default()).await;
+    let broken: Vec<bool> = dead_letters
+        .iter()
+        .map(|dead_letter| dead_letter.is_broken)
+        .collect();
     assert_eq!(broken, [false, true, true, true, false]);
-    let garbage = &found[3];
+    let garbage = &dead_letters[3];
     assert_eq!(garbage.content.raw, b"garbage");
     assert_eq!(garbage.content.origin, "backstitch.plays.v1.dlq/2@1");
     assert_eq!((garbage.content.at_ms, garbage.logged_at_ms), (7, 7));
@@ -156,8 +165,8 @@ async fn records_that_are_not_dead_letters_are_returned_too() {
         "{}",
         garbage.content.reason
     );
-    for one in &found {
-        assert_eq!(find(log, one.id).await.unwrap().as_ref(), Some(one));
+    for letter in &dead_letters {
+        assert_eq!(find(log, letter.id).await.unwrap().as_ref(), Some(letter));
     }
     for (partition, offset) in [(2, 5), (2, 6), (0, 0), (3, 0)] {
         let id = DeadLetterId {
@@ -189,8 +198,8 @@ async fn filters_by_source_reason_and_time() {
     {
         let reason = format!("line {n}: \"{n}\" is bad");
         let at_ms = 1_000_000 * n;
-        let one = letter(&format!("f:{n}"), &reason, at_ms, b"x");
-        put(log, source, 0, at_ms, &[encoded(&one), encoded(&one)]).await;
+        let letter = dead_letter(&format!("f:{n}"), &reason, at_ms, b"x");
+        append(log, source, 0, at_ms, &[encode(&letter), encode(&letter)]).await;
     }
     for (source, reason, since_ms, expected) in [
         (None, None, None, &[4, 3, 2, 1, 0][..]),
@@ -208,21 +217,25 @@ async fn filters_by_source_reason_and_time() {
             reason: reason.map(str::to_owned),
             since_ms,
         };
-        let found = all(log, &filter).await;
-        let times: Vec<i64> = found
+        let dead_letters = read_all(log, &filter).await;
+        let times: Vec<i64> = dead_letters
             .iter()
-            .map(|one| one.content.at_ms / 1_000_000)
+            .map(|letter| letter.content.at_ms / 1_000_000)
             .collect();
         assert_eq!(times, expected, "{filter:?}");
         let mut oldest = OldestDeadLetters::open(log, filter.clone()).await.unwrap();
         let mut reread = BTreeSet::new();
         loop {
-            let more = oldest.next_batch().await.unwrap();
-            if more.is_empty() {
+            let batch = oldest.next_batch().await.unwrap();
+            if batch.is_empty() {
                 break;
             }
-            assert!(more.iter().all(|one| one.id.source == more[0].id.source));
-            reread.extend(more.iter().map(|one| one.content.at_ms / 1_000_000));
+            assert!(
+                batch
+                    .iter()
+                    .all(|letter| letter.id.source == batch[0].id.source)
+            );
+            reread.extend(batch.iter().map(|letter| letter.content.at_ms / 1_000_000));
         }
         assert_eq!(reread, expected.iter().copied().collect(), "{filter:?}");
     }
@@ -235,14 +248,19 @@ async fn kinds_are_counted() {
     let mut values = Vec::new();
     for n in 0..10 {
         let reason = format!("line {n}: \"{n}\" is bad");
-        values.push(encoded(&letter(&format!("f:{n}"), &reason, 100 - n, b"x")));
+        values.push(encode(&dead_letter(
+            &format!("f:{n}"),
+            &reason,
+            100 - n,
+            b"x",
+        )));
     }
-    values.push(encoded(&letter("g:1", "kind: missing", 50, b"x")));
+    values.push(encode(&dead_letter("g:1", "kind: missing", 50, b"x")));
     // A duplicate.
-    values.push(encoded(&letter("g:1", "kind: missing", 50, b"x")));
-    put(log, Source::Plays, 1, 1, &values).await;
-    let effort = encoded(&letter("h:1", "kind: missing", 60, b"x"));
-    put(log, Source::Efforts, 0, 2, &[effort]).await;
+    values.push(encode(&dead_letter("g:1", "kind: missing", 50, b"x")));
+    append(log, Source::Plays, 1, 1, &values).await;
+    let effort = encode(&dead_letter("h:1", "kind: missing", 60, b"x"));
+    append(log, Source::Efforts, 0, 2, &[effort]).await;
     let counts = count(log, DeadLetterFilter::default(), u64::MAX)
         .await
         .unwrap();
@@ -290,9 +308,9 @@ async fn kinds_are_counted() {
             .bytes()
             .map(|b| char::from(b + 49))
             .collect();
-        encoded(&letter(&format!("i:{n}"), &word, 1, b"x"))
+        encode(&dead_letter(&format!("i:{n}"), &word, 1, b"x"))
     });
-    put(log, Source::Efforts, 0, 3, &many.collect::<Vec<_>>()).await;
+    append(log, Source::Efforts, 0, 3, &many.collect::<Vec<_>>()).await;
     let counts = count(log, DeadLetterFilter::default(), u64::MAX)
         .await
         .unwrap();
@@ -321,7 +339,13 @@ impl LogRead for LogWithGaps {
         Ok(vec![span; usize::from(exists)])
     }
 
-    async fn fetch(&self, topic: &str, _: u32, from: i64, limit: FetchLimit) -> Result<Fetched> {
+    async fn fetch(
+        &self,
+        topic: &str,
+        _: u32,
+        from: i64,
+        limit: FetchLimit,
+    ) -> Result<FetchedRecords> {
         let start = self.start.swap(self.later_start, Ordering::Relaxed);
         if from < start {
             return Err(Error::OffsetOutOfRange {
@@ -332,22 +356,22 @@ impl LogRead for LogWithGaps {
                 end: self.end,
             });
         }
-        let found = self.offsets.iter().filter(|offset| **offset >= from);
-        let found: Vec<i64> = found.copied().take(limit.records).collect();
-        let more = found.len() == limit.records;
-        let next_offset = found
+        let offsets = self.offsets.iter().filter(|offset| **offset >= from);
+        let offsets: Vec<i64> = offsets.copied().take(limit.records).collect();
+        let more = offsets.len() == limit.records;
+        let next_offset = offsets
             .last()
             .filter(|_| more)
             .map_or(self.end, |last| last + 1);
-        let values = found
+        let values = offsets
             .iter()
-            .map(|n| encoded(&letter(&format!("f:{n}"), "bad", *n, b"x")));
+            .map(|n| encode(&dead_letter(&format!("f:{n}"), "bad", *n, b"x")));
         let values: Vec<Vec<u8>> = values.collect();
         let values: BinaryArray = values.iter().map(Some).collect();
-        Ok(Fetched {
+        Ok(FetchedRecords {
             records: Records {
-                logged_at_ms: found.clone().into(),
-                offsets: found.into(),
+                logged_at_ms: offsets.clone().into(),
+                offsets: offsets.into(),
                 keys: values.clone(),
                 values,
             },
@@ -371,8 +395,11 @@ async fn gaps_and_deleted_records_are_skipped() {
             start: AtomicI64::new(10),
             later_start,
         };
-        let found = all(&log, &DeadLetterFilter::default()).await;
-        let times: Vec<i64> = found.iter().map(|one| one.content.at_ms).collect();
+        let dead_letters = read_all(&log, &DeadLetterFilter::default()).await;
+        let times: Vec<i64> = dead_letters
+            .iter()
+            .map(|letter| letter.content.at_ms)
+            .collect();
         let existing = offsets.iter().rev().copied();
         // The first fetch still finds all records.
         let expected: Vec<i64> = existing

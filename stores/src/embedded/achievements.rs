@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use async_trait::async_trait;
-use schemas::achievement::{AchievementKind as Achievement, OutboxMessage};
+use schemas::achievement::{AchievementKind, OutboxMessage};
 use schemas::seam::Offset;
 use sqlx::AssertSqlSafe;
 
@@ -57,13 +57,13 @@ impl SqliteAchievements {
 impl AchievementsRead for SqliteAchievements {
     async fn achievements(
         &self,
-        of: AchievementOwner,
-        kind: Option<Achievement>,
+        owner: AchievementOwner,
+        kind: Option<AchievementKind>,
         before: Option<&AchievementCursor>,
         limit: usize,
     ) -> Result<Vec<OutboxMessage>> {
         let mut session = self.db.read("reading achievements").await?;
-        let (column, id) = match of {
+        let (column, id) = match owner {
             AchievementOwner::Member(member) => ("member", member),
             AchievementOwner::Activity(activity) => ("activity", activity),
         };
@@ -79,26 +79,26 @@ impl AchievementsRead for SqliteAchievements {
         );
         let query = sqlx::query(AssertSqlSafe(text))
             .bind(id)
-            .bind(before.map(|mark| mark.at_ms))
-            .bind(before.map(|mark| mark.id.clone()))
-            .bind(kind.map(Achievement::name))
+            .bind(before.map(|cursor| cursor.at_ms))
+            .bind(before.map(|cursor| cursor.id.clone()))
+            .bind(kind.map(AchievementKind::name))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows: Vec<(Vec<u8>,)> = session.fetch_all(query).await?;
         rows.iter()
-            .map(|(bytes,)| OutboxMessage::decode(bytes).map_err(|why| session.damaged(why)))
+            .map(|(bytes,)| OutboxMessage::decode(bytes).map_err(|reason| session.damaged(reason)))
             .collect()
     }
 
-    async fn published_through(&self, slot: PartitionId) -> Result<Option<Offset>> {
+    async fn published_end(&self, partition_id: PartitionId) -> Result<Option<Offset>> {
         let mut session = self
             .db
             .read("reading how far achievements are published")
             .await?;
         let query = sqlx::query("SELECT through FROM told WHERE source = ? AND partition = ?")
-            .bind(slot.source.name())
-            .bind(slot.partition);
-        let through: Option<(Offset,)> = session.fetch_first(query).await?;
-        Ok(through.map(|(through,)| through))
+            .bind(partition_id.source.name())
+            .bind(partition_id.partition);
+        let end: Option<(Offset,)> = session.fetch_first(query).await?;
+        Ok(end.map(|(end,)| end))
     }
 }
 
@@ -125,7 +125,7 @@ impl AchievementsWrite for SqliteAchievements {
         tx.commit().await
     }
 
-    async fn record_published_through(&self, slot: PartitionId, through: Offset) -> Result<()> {
+    async fn record_published_end(&self, partition_id: PartitionId, end: Offset) -> Result<()> {
         let mut session = self
             .db
             .write("recording how far achievements are published")
@@ -134,9 +134,9 @@ impl AchievementsWrite for SqliteAchievements {
             "INSERT INTO told (source, partition, through) VALUES (?, ?, ?)
              ON CONFLICT DO UPDATE SET through = excluded.through",
         )
-        .bind(slot.source.name())
-        .bind(slot.partition)
-        .bind(through);
+        .bind(partition_id.source.name())
+        .bind(partition_id.partition)
+        .bind(end);
         session.execute(query).await.map(drop)
     }
 }
@@ -168,13 +168,13 @@ impl AchievementsErase for SqliteAchievements {
             .db
             .begin_write("erasing an athlete's achievements")
             .await?;
-        let found = find_mentioning(&mut tx, athlete_id).await?;
-        for (id, stored) in found {
-            let message = OutboxMessage::decode(&stored).map_err(|why| tx.damaged(why))?;
-            let is_own = message
+        let mentions = find_mentioning(&mut tx, athlete_id).await?;
+        for (id, stored) in mentions {
+            let message = OutboxMessage::decode(&stored).map_err(|reason| tx.damaged(reason))?;
+            let is_own_achievement = message
                 .achievement
-                .is_some_and(|one| one.member == athlete_id);
-            let query = if is_own {
+                .is_some_and(|achievement| achievement.member == athlete_id);
+            let query = if is_own_achievement {
                 sqlx::query("DELETE FROM achievements WHERE id = ?").bind(id)
             } else {
                 sqlx::query("UPDATE achievements SET told = ? WHERE id = ?")

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
 use super::db::{DatabaseSpec, Db, SMALL_FILE};
-use super::statement::{ranges, to_stored};
+use super::statement::{split_ranges, to_stored};
 use crate::Result;
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, RunCount};
 
@@ -53,7 +53,7 @@ impl SqliteCounts {
 
 #[async_trait]
 impl CountsRead for SqliteCounts {
-    async fn days(
+    async fn read_days(
         &self,
         job: &str,
         key: &[u8],
@@ -75,13 +75,17 @@ impl CountsRead for SqliteCounts {
         Ok(rows.into_iter().map(decode_row).collect())
     }
 
-    async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
+    async fn read_last_days(
+        &self,
+        job: &str,
+        keys: &[(&[u8], Day)],
+    ) -> Result<Vec<Option<DayRow>>> {
         let mut session = self.db.read("reading the last counts by day").await?;
-        let mut found = vec![None; keys.len()];
-        for range in ranges(keys.len()) {
-            let marks = vec!["(?,?,?)"; range.len()].join(",");
+        let mut last_rows = vec![None; keys.len()];
+        for range in split_ranges(keys.len()) {
+            let placeholders = vec!["(?,?,?)"; range.len()].join(",");
             let text = format!(
-                "WITH requested (position, requested_key, until) AS (VALUES {marks})
+                "WITH requested (position, requested_key, until) AS (VALUES {placeholders})
                  SELECT {COLUMNS}, position FROM requested CROSS JOIN board_days
                  WHERE job = ? AND key = requested_key AND day = (
                      SELECT max(day) FROM board_days WHERE job = ? AND key = requested_key AND day < until)"
@@ -94,12 +98,12 @@ impl CountsRead for SqliteCounts {
             for (day, epoch, count, before_epoch, before_count, position) in rows {
                 let position: i64 = position;
                 let position = usize::try_from(position).unwrap_or(usize::MAX);
-                if let Some(found) = found.get_mut(range.start.saturating_add(position)) {
-                    *found = Some(decode_row((day, epoch, count, before_epoch, before_count)));
+                if let Some(last_rows) = last_rows.get_mut(range.start.saturating_add(position)) {
+                    *last_rows = Some(decode_row((day, epoch, count, before_epoch, before_count)));
                 }
             }
         }
-        Ok(found)
+        Ok(last_rows)
     }
 }
 
@@ -112,11 +116,11 @@ impl CountsWrite for SqliteCounts {
         let mut tx = self.db.begin_write("writing counts by day").await?;
         let mut texts: HashMap<usize, String> = HashMap::new();
         let mut remaining = rows.iter();
-        for range in ranges(rows.len()) {
+        for range in split_ranges(rows.len()) {
             let text = texts.entry(range.len()).or_insert_with_key(|size| {
-                let marks = vec!["(?,?,?,?,?,?,?,?)"; *size].join(",");
+                let placeholders = vec!["(?,?,?,?,?,?,?,?)"; *size].join(",");
                 format!(
-                    "INSERT INTO board_days (job, key, {COLUMNS}, stamp_us) VALUES {marks}
+                    "INSERT INTO board_days (job, key, {COLUMNS}, stamp_us) VALUES {placeholders}
                      ON CONFLICT DO UPDATE
                      SET epoch = excluded.epoch, count = excluded.count,
                          before_epoch = excluded.before_epoch, before_count = excluded.before_count,
@@ -126,7 +130,7 @@ impl CountsWrite for SqliteCounts {
             });
             let mut query = sqlx::query(AssertSqlSafe(text.clone()));
             for (key, row) in remaining.by_ref().take(range.len()).copied() {
-                let before = row.before.map(|before| (before.epoch, before.count));
+                let before = row.previous.map(|before| (before.epoch, before.count));
                 let before =
                     before.map(|(epoch, count)| Ok((to_stored(epoch)?, to_stored(count)?)));
                 let before: Option<(i64, i64)> = before.transpose()?;
@@ -134,8 +138,8 @@ impl CountsWrite for SqliteCounts {
                     .bind(job)
                     .bind(key)
                     .bind(row.day)
-                    .bind(to_stored(row.now.epoch)?)
-                    .bind(to_stored(row.now.count)?)
+                    .bind(to_stored(row.current.epoch)?)
+                    .bind(to_stored(row.current.count)?)
                     .bind(before.map(|(epoch, _)| epoch))
                     .bind(before.map(|(_, count)| count))
                     .bind(stamp_us);
@@ -147,13 +151,13 @@ impl CountsWrite for SqliteCounts {
 }
 
 fn decode_row((day, epoch, count, before_epoch, before_count): StoredRow) -> DayRow {
-    let counted = |(epoch, count): (i64, i64)| RunCount {
+    let count_of = |(epoch, count): (i64, i64)| RunCount {
         epoch: epoch.cast_unsigned(),
         count: count.cast_unsigned(),
     };
     DayRow {
         day,
-        now: counted((epoch, count)),
-        before: before_epoch.zip(before_count).map(counted),
+        current: count_of((epoch, count)),
+        previous: before_epoch.zip(before_count).map(count_of),
     }
 }

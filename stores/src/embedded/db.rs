@@ -26,28 +26,28 @@ use super::errors::classify_error;
 use crate::durable::sync_folder;
 use crate::{Error, Result};
 
-/// Folder of the lock files.
+/// The folder of the lock files.
 pub(crate) const LOCKS: &str = "locks";
 
 /// Begins a transaction with the write lock, so that data read in the transaction cannot be
 /// outdated when it writes.
 pub(crate) const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
 
-/// Maximum wait for another process or task.
+/// The maximum wait for another process or task.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Attempts to open a file that is being deleted.
-const OPEN_TRIES: u32 = 5;
+/// The maximum number of attempts to open a file that is being deleted.
+const OPEN_TRIES_MAX: u32 = 5;
 
-/// Interval between attempts to take a lock that another process holds.
+/// The interval between attempts to take a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// Maximum wait for readers. After that, the write-ahead log is truncated only in part.
+/// The maximum wait for readers. After that, the write-ahead log is truncated only in part.
 const WAL_BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 
 const READER_CACHE_KIB: u32 = 8 * 1024;
 
-/// Maximum memory of the caches of all connections of this process.
+/// The maximum memory of the caches of all connections of this process.
 const CACHES_BYTES_MAX: u32 = 192 << 20;
 
 /// Schema and settings of one database file.
@@ -156,7 +156,7 @@ pub(crate) struct OpenFile {
     id: FileId,
     writer: Arc<Mutex<SqliteConnection>>,
     readers: Vec<Arc<Mutex<SqliteConnection>>>,
-    free_readers: Arc<Semaphore>,
+    reader_permits: Arc<Semaphore>,
 }
 
 /// Identity of a file, independent of its name.
@@ -179,15 +179,15 @@ impl FileId {
 
 impl OpenFile {
     async fn open(folder: &Path, spec: &'static DatabaseSpec) -> Result<Self> {
-        let _lock = lock(folder, spec).await?;
-        let named = folder.join(spec.name);
+        let _lock = lock_opening(folder, spec).await?;
+        let named_path = folder.join(spec.name);
         if !spec.is_replaceable {
-            return Self::open_file(folder, named, None, spec).await;
+            return Self::open_file(folder, named_path, None, spec).await;
         }
-        let mut tries_left = OPEN_TRIES;
+        let mut tries_left = OPEN_TRIES_MAX;
         loop {
-            let path = current_path(folder, spec)?;
-            let link = Some(named.clone());
+            let path = find_current_path(folder, spec)?;
+            let link = Some(named_path.clone());
             let opened = Self::open_file(folder, path.clone(), link, spec).await;
             tries_left -= 1;
             // The file may be deleted while it is being opened.
@@ -206,7 +206,7 @@ impl OpenFile {
         let to_error = |error| classify_error("opening", &path, spec.remedy, error);
         let broken = |error| Error::broken(format!("opening {}", path.display()), error);
 
-        let mut writer = options(&path, spec, true)
+        let mut writer = connect_options(&path, spec, true)
             .create_if_missing(true)
             .connect()
             .await
@@ -214,7 +214,7 @@ impl OpenFile {
         ensure_tables(&mut writer, &path, spec).await?;
         let mut readers = Vec::with_capacity(spec.readers);
         for _ in 0..spec.readers {
-            let mut reader = options(&path, spec, false)
+            let mut reader = connect_options(&path, spec, false)
                 .connect()
                 .await
                 .map_err(to_error)?;
@@ -238,12 +238,12 @@ impl OpenFile {
             path: path.clone(),
             link,
             writer: Arc::new(Mutex::new(writer)),
-            free_readers: Arc::new(Semaphore::new(readers.len())),
+            reader_permits: Arc::new(Semaphore::new(readers.len())),
             readers,
         })
     }
 
-    /// True if the open file is still the one in the folder.
+    /// Returns whether the open file is still the one in the folder.
     fn is_current(&self) -> bool {
         self.link
             .as_ref()
@@ -267,11 +267,13 @@ impl OpenFile {
 
     /// Waits for a reading connection.
     pub(crate) async fn reader(&self) -> Result<Reader> {
-        let permit =
-            tokio::time::timeout(BUSY_TIMEOUT, Arc::clone(&self.free_readers).acquire_owned())
-                .await
-                .map_err(|_| self.busy_error())?
-                .map_err(|error| Error::broken(format!("using {}", self.path.display()), error))?;
+        let permit = tokio::time::timeout(
+            BUSY_TIMEOUT,
+            Arc::clone(&self.reader_permits).acquire_owned(),
+        )
+        .await
+        .map_err(|_| self.busy_error())?
+        .map_err(|error| Error::broken(format!("using {}", self.path.display()), error))?;
         // There are as many permits as connections, so one is free.
         let mut connection = self
             .readers
@@ -289,7 +291,7 @@ impl OpenFile {
     /// Opens a reading connection for a long read, so that the shared ones stay free. It is closed
     /// when it is dropped.
     pub(crate) async fn dedicated_reader(&self) -> Result<SqliteConnection> {
-        let connection = options(&self.path, self.spec, false)
+        let connection = connect_options(&self.path, self.spec, false)
             .connect()
             .await
             .map_err(self.error_mapper("opening"))?;
@@ -297,14 +299,15 @@ impl OpenFile {
             return Ok(connection);
         }
         Err(Error::Unavailable {
-            what: format!("using {}", self.path.display()),
-            why: "the file was removed or replaced while a connection was being opened".to_owned(),
+            operation: format!("using {}", self.path.display()),
+            reason: "the file was removed or replaced while a connection was being opened"
+                .to_owned(),
         })
     }
 
     /// Opens a connection that cannot write.
     pub(crate) async fn read_only(&self) -> Result<SqliteConnection> {
-        options(&self.path, self.spec, false)
+        connect_options(&self.path, self.spec, false)
             .read_only(true)
             .connect()
             .await
@@ -319,8 +322,8 @@ impl OpenFile {
         move |error| {
             if self.spec.is_replaceable && !self.is_current() {
                 return Error::Unavailable {
-                    what: format!("{operation} ({})", self.path.display()),
-                    why: format!("the file was removed while it was in use ({error})"),
+                    operation: format!("{operation} ({})", self.path.display()),
+                    reason: format!("the file was removed while it was in use ({error})"),
                 };
             }
             classify_error(operation, &self.path, self.spec.remedy, error)
@@ -328,13 +331,13 @@ impl OpenFile {
     }
 
     /// Error for content that does not decode.
-    pub(crate) fn damaged(&self, operation: &str, what: impl std::fmt::Display) -> Error {
-        self.broken(operation, &format!("{what}; {}", self.spec.remedy))
+    pub(crate) fn damaged(&self, operation: &str, damage: impl std::fmt::Display) -> Error {
+        self.broken(operation, &format!("{damage}; {}", self.spec.remedy))
     }
 
     /// Error that requires an operator.
-    pub(crate) fn broken(&self, operation: &str, why: &str) -> Error {
-        Error::broken(format!("{operation} ({})", self.path.display()), why)
+    pub(crate) fn broken(&self, operation: &str, reason: &str) -> Error {
+        Error::broken(format!("{operation} ({})", self.path.display()), reason)
     }
 
     /// Reopens a connection that is stuck in a transaction. If the disk is full, SQLite may end a
@@ -342,7 +345,7 @@ impl OpenFile {
     async fn reset_transaction(
         &self,
         connection: &mut SqliteConnection,
-        writes: bool,
+        is_writer: bool,
     ) -> Result<()> {
         if !connection.is_in_transaction() {
             return Ok(());
@@ -351,7 +354,7 @@ impl OpenFile {
         // The rollback of a dropped transaction may still be running.
         connection.ping().await.map_err(to_error)?;
         if connection.is_in_transaction() {
-            *connection = options(&self.path, self.spec, writes)
+            *connection = connect_options(&self.path, self.spec, is_writer)
                 .connect()
                 .await
                 .map_err(to_error)?;
@@ -361,8 +364,8 @@ impl OpenFile {
 
     fn busy_error(&self) -> Error {
         Error::Unavailable {
-            what: format!("using {}", self.path.display()),
-            why: format!(
+            operation: format!("using {}", self.path.display()),
+            reason: format!(
                 "all connections of this process were busy for {} s",
                 BUSY_TIMEOUT.as_secs()
             ),
@@ -434,8 +437,8 @@ impl DerefMut for FileConnection {
     }
 }
 
-fn options(path: &Path, spec: &DatabaseSpec, writes: bool) -> SqliteConnectOptions {
-    let cache_kib = if writes {
+fn connect_options(path: &Path, spec: &DatabaseSpec, is_writer: bool) -> SqliteConnectOptions {
+    let cache_kib = if is_writer {
         spec.cache_kib
     } else {
         READER_CACHE_KIB
@@ -452,7 +455,7 @@ fn options(path: &Path, spec: &DatabaseSpec, writes: bool) -> SqliteConnectOptio
         .pragma("journal_size_limit", "67108864")
         // Overwrites deleted rows, for the sake of erased people.
         .pragma("secure_delete", "ON")
-        .pragma("query_only", if writes { "OFF" } else { "ON" })
+        .pragma("query_only", if is_writer { "OFF" } else { "ON" })
         .statement_cache_capacity(64)
         .row_buffer_size(spec.row_buffer)
         .disable_statement_logging()
@@ -465,7 +468,7 @@ async fn ensure_tables(
     spec: &DatabaseSpec,
 ) -> Result<()> {
     let to_error = |error| classify_error("opening", path, spec.remedy, error);
-    let broken = |why: String| Error::broken(format!("opening {}", path.display()), why);
+    let broken = |reason: String| Error::broken(format!("opening {}", path.display()), reason);
     let mut tx = writer.begin_with(BEGIN_WRITE).await.map_err(to_error)?;
     let version: i64 = sqlx::query_scalar("PRAGMA user_version")
         .fetch_one(&mut *tx)
@@ -510,8 +513,11 @@ async fn ensure_tables(
 
 /// Returns the steps from an older version to the present one; `None` if there is no upgrade.
 fn upgrade_steps(version: i64, spec: &DatabaseSpec) -> Option<Vec<Upgrade>> {
-    let from = spec.upgrades.iter().position(|(of, _)| *of == version)?;
-    let steps = spec.upgrades.get(from..)?;
+    let first_step = spec
+        .upgrades
+        .iter()
+        .position(|(from_version, _)| *from_version == version)?;
+    let steps = spec.upgrades.get(first_step..)?;
     Some(steps.iter().map(|(_, step)| *step).collect())
 }
 
@@ -537,11 +543,11 @@ async fn run_upgrade(connection: &mut SqliteConnection, step: Upgrade) -> Result
 }
 
 /// Prevents other processes from opening the same file until the lock is dropped.
-async fn lock(folder: &Path, spec: &DatabaseSpec) -> Result<std::fs::File> {
+async fn lock_opening(folder: &Path, spec: &DatabaseSpec) -> Result<std::fs::File> {
     let path = folder.join(LOCKS).join(format!("{}.open", spec.name));
     let broken = |error: std::io::Error| {
-        let why = format!("{error}; make the data folder writable for this user");
-        Error::broken(format!("opening {}", path.display()), why)
+        let reason = format!("{error}; make the data folder writable for this user");
+        Error::broken(format!("opening {}", path.display()), reason)
     };
     let file = std::fs::File::options()
         .write(true)
@@ -558,8 +564,8 @@ async fn lock(folder: &Path, spec: &DatabaseSpec) -> Result<std::fs::File> {
         }
     }
     Err(Error::Unavailable {
-        what: format!("opening {}", folder.join(spec.name).display()),
-        why: format!(
+        operation: format!("opening {}", folder.join(spec.name).display()),
+        reason: format!(
             "another process has held the lock {} for too long",
             path.display()
         ),
@@ -570,9 +576,9 @@ fn points_to(link: &Path, path: &Path) -> bool {
     std::fs::read_link(link).is_ok_and(|target| Some(target.as_os_str()) == path.file_name())
 }
 
-/// Returns the file to which the link of a replaceable file points. If it does not exist, removes
+/// Finds the file to which the link of a replaceable file points. If it does not exist, removes
 /// all remains of earlier files and returns a new name. The caller must hold the lock.
-fn current_path(folder: &Path, spec: &DatabaseSpec) -> Result<PathBuf> {
+fn find_current_path(folder: &Path, spec: &DatabaseSpec) -> Result<PathBuf> {
     let link = folder.join(spec.name);
     if let Ok(name) = std::fs::read_link(&link) {
         let path = folder.join(name);
@@ -597,18 +603,18 @@ fn current_path(folder: &Path, spec: &DatabaseSpec) -> Result<PathBuf> {
     Ok(folder.join(format!("{}.{id}", spec.name)))
 }
 
-/// True if a file is the link, a file that it pointed to, or one that SQLite created next to such a
-/// file.
+/// Returns whether a file is the link, a file that it pointed to, or one that SQLite created next
+/// to such a file.
 fn is_leftover(name: &str, file: &OsStr) -> bool {
-    let Some(rest) = file.to_str().and_then(|file| file.strip_prefix(name)) else {
+    let Some(suffix) = file.to_str().and_then(|file| file.strip_prefix(name)) else {
         return false;
     };
-    let rest = ["-wal", "-shm", "-journal"]
+    let suffix = ["-wal", "-shm", "-journal"]
         .iter()
-        .find_map(|end| rest.strip_suffix(end))
-        .unwrap_or(rest);
-    rest.is_empty()
-        || rest
+        .find_map(|end| suffix.strip_suffix(end))
+        .unwrap_or(suffix);
+    suffix.is_empty()
+        || suffix
             .strip_prefix('.')
             .is_some_and(|id| uuid::Uuid::try_parse(id).is_ok())
 }

@@ -9,7 +9,7 @@ use schemas::seam::Epoch;
 use sqlx::AssertSqlSafe;
 
 use super::session::Session;
-use super::statement::{ranges, to_stored};
+use super::statement::{split_ranges, to_stored};
 use super::view_rows::{expect_table, find_table};
 use crate::Result;
 use crate::views::{EarlierRoot, Head, NewHead, NewVersion, NodeName};
@@ -188,7 +188,7 @@ pub(super) async fn write(
         };
         let replaced = replaced.get(key);
         let earlier = replaced.filter(|_| !edition.drops_earlier_root);
-        let earlier = earlier.and_then(|head| head.earlier_at(stamp_us));
+        let earlier = earlier.and_then(|head| head.find_earlier_root(stamp_us));
         writer
             .put_head(key, head, (epoch, stamp_us), earlier.as_ref())
             .await?;
@@ -410,7 +410,7 @@ fn node_name(session: &Session, name: Vec<u8>) -> Result<NodeName> {
 
 /// Cuts values into statements, each with the marks for them.
 fn statements<T>(values: &[T]) -> impl Iterator<Item = (String, &[T])> {
-    ranges(values.len()).map(|range| {
+    split_ranges(values.len()).map(|range| {
         let marks = vec!["?"; range.len()].join(",");
         (marks, values.get(range).unwrap_or_default())
     })

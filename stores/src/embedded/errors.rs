@@ -31,8 +31,11 @@ pub(super) fn classify_error(
         .map(|code| code & 0xff);
     let advice = match code {
         Some(BUSY | LOCKED) => {
-            let why = "another process has kept the file locked for too long".to_owned();
-            return Error::Unavailable { what: context, why };
+            let reason = "another process has kept the file locked for too long".to_owned();
+            return Error::Unavailable {
+                operation: context,
+                reason,
+            };
         }
         Some(FULL) => "the disk is full; free some space, then retry",
         Some(READONLY) => {
@@ -53,7 +56,7 @@ pub(super) fn classify_error(
     Error::broken(context, format!("{error}; {advice}"))
 }
 
-/// True if the error is a violated constraint.
+/// Returns whether the error is a violated constraint.
 pub(super) fn is_constraint_violation(error: &sqlx::Error) -> bool {
     error
         .as_database_error()

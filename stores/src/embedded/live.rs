@@ -19,7 +19,7 @@ use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, PartitionState};
 use super::db::{DatabaseSpec, Db, Upgrade};
 use super::live_state::{load, store};
 use super::live_write::{add_rows, bind_changes, delete_garbage, ensure_container};
-use super::{live_outbox, live_sums};
+use super::{live_counts, live_outbox};
 use crate::Result;
 use crate::live::{Changes, LiveWrite, Outbox, PartitionId, StateTransition};
 
@@ -154,14 +154,14 @@ impl LiveWrite for SqliteLive {
         if changes.has_misrouted {
             stored.state.record_misrouted();
         }
-        let live_counts = live_sums::decide(&mut tx, &stored, &changes.live_counts).await?;
+        let live_counts = live_counts::decide(&mut tx, &stored, &changes.live_counts).await?;
         for view_rows in bound {
             let container = ensure_container(&mut tx, &stored, &view_rows.view).await?;
             for rows in view_rows.rows {
                 add_rows(&mut tx, view_rows.table, container, rows).await?;
             }
         }
-        live_sums::put(&mut tx, &stored, &live_counts).await?;
+        live_counts::put_counts(&mut tx, &stored, &live_counts).await?;
         live_outbox::append(&mut tx, &stored, &changes.outbox).await?;
         store(&mut tx, partition_id, &stored.state).await?;
         tx.commit().await?;
@@ -184,7 +184,7 @@ impl LiveWrite for SqliteLive {
             if let Some(stored) = &stored
                 && stored.state.generation != next.generation
             {
-                live_sums::clear(&mut tx, stored).await?;
+                live_counts::delete_all(&mut tx, stored).await?;
             }
             store(&mut tx, partition_id, &next).await?;
             tx.commit().await?;

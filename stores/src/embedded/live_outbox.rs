@@ -29,7 +29,7 @@ pub(super) async fn read(
         let generation = to_stored(stored.state.generation)?;
         let count = "SELECT count(*) FROM outbox WHERE slot = ? AND generation = ?";
         let count = sqlx::query(count).bind(stored.id).bind(generation);
-        let (waiting,): (i64,) = tx.fetch_one(count).await?;
+        let (pending,): (i64,) = tx.fetch_one(count).await?;
         let query = sqlx::query(
             "SELECT number, entry FROM outbox WHERE slot = ? AND generation = ?
              ORDER BY number LIMIT ?",
@@ -43,7 +43,7 @@ pub(super) async fn read(
         let to = number(rows.last()).map_or(0, |last| last + 1);
         outboxes.push(Some(Outbox {
             state: stored.state,
-            pending: waiting.cast_unsigned(),
+            pending: pending.cast_unsigned(),
             sequence_numbers: from..to,
             entries: rows.into_iter().map(|(_, entry)| entry.into()).collect(),
         }));

@@ -12,13 +12,13 @@ use sqlx::sqlite::SqliteRow;
 use super::db::Db;
 use super::live::SqliteLive;
 use super::session::Session;
-use super::{live_outbox, live_scan, live_sums};
+use super::{live_counts, live_outbox, live_scan};
 use crate::Result;
 use crate::live::{
-    DeltaQuery, DeltasSnapshot, LiveDeltas, LiveRead, LiveStatesBuilder, MembersQuery, Outbox,
-    PartitionId, StateQuery, StatesSnapshot,
+    DeltaQuery, DeltasSnapshot, EntriesSnapshot, EntryQuery, LiveDeltas, LiveEntriesBuilder,
+    LiveRead, MembersQuery, Outbox, PartitionId,
 };
-use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedEntries};
 
 #[async_trait]
 impl LiveRead for SqliteLive {
@@ -29,7 +29,7 @@ impl LiveRead for SqliteLive {
         queries: &[DeltaQuery],
     ) -> Result<DeltasSnapshot> {
         let mut tx = self.db.begin_read("reading live deltas").await?;
-        let partition_states = load_states(&mut tx, source, 0..partitions).await?;
+        let partition_states = load_partition_states(&mut tx, source, 0..partitions).await?;
         let mut deltas = Vec::with_capacity(queries.len());
         for query in queries {
             let mut matches = QueryMatches::default();
@@ -56,25 +56,25 @@ impl LiveRead for SqliteLive {
         partitions: Range<u32>,
     ) -> Result<Vec<Option<PartitionState>>> {
         let mut session = self.db.read("reading partition states").await?;
-        load_states(&mut session, source, partitions).await
+        load_partition_states(&mut session, source, partitions).await
     }
 
-    async fn read_states(
+    async fn read_entries(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
-        read_states(&self.db, source, partitions, queries, false).await
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
+        read_entry_snapshot(&self.db, source, partitions, queries, false).await
     }
 
     async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
-        read_states(&self.db, source, partitions, queries, true).await
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
+        read_entry_snapshot(&self.db, source, partitions, queries, true).await
     }
 
     async fn read_members(
@@ -82,16 +82,17 @@ impl LiveRead for SqliteLive {
         source: Source,
         partitions: Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesSnapshot> {
+    ) -> Result<EntriesSnapshot> {
         let mut tx = self.db.begin_read("reading live entries").await?;
-        let partition_states = load_states(&mut tx, source, partitions.clone()).await?;
-        let mut states = Vec::with_capacity(queries.len());
+        let partition_states = load_partition_states(&mut tx, source, partitions.clone()).await?;
+        let mut entries = Vec::with_capacity(queries.len());
         for MembersQuery { query, members } in queries {
             let Range { start, end } = restrict(partitions.clone(), query.partition);
-            let mut builder = LiveStatesBuilder::default();
-            builder.live_counts = live_sums::read(&mut tx, source, start..end, query).await?;
+            let mut builder = LiveEntriesBuilder::default();
+            builder.live_counts =
+                live_counts::read_counts(&mut tx, source, start..end, query).await?;
             builder.stored_count =
-                live_sums::count_entries(&mut tx, source, start..end, query).await?;
+                live_counts::count_entries(&mut tx, source, start..end, query).await?;
             for member in members {
                 let rows = sqlx::query(
                     "SELECT s.partition, p.epoch, t.member, t.state
@@ -107,14 +108,14 @@ impl LiveRead for SqliteLive {
                 .bind(&query.view)
                 .bind(&query.key)
                 .bind(member);
-                tx.for_each_row(rows, |row| add_state(&mut builder, row))
+                tx.for_each_row(rows, |row| add_entry(&mut builder, row))
                     .await?;
             }
-            states.push(builder.finish());
+            entries.push(builder.finish());
         }
-        Ok(StatesSnapshot {
+        Ok(EntriesSnapshot {
             partition_states,
-            states,
+            entries,
         })
     }
 
@@ -142,17 +143,17 @@ impl LiveRead for SqliteLive {
             after: after.as_ref(),
             limit,
         };
-        live_scan::deltas(&self.db, request).await
+        live_scan::read_delta_page(&self.db, request).await
     }
 
-    async fn scan_states(
+    async fn scan_entries(
         &self,
         partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
         after: Option<ScanKey>,
         limit: usize,
-    ) -> Result<ScannedStates> {
+    ) -> Result<ScannedEntries> {
         let request = live_scan::PageRequest {
             partition_id,
             view,
@@ -160,7 +161,7 @@ impl LiveRead for SqliteLive {
             after: after.as_ref(),
             limit,
         };
-        live_scan::states(&self.db, request).await
+        live_scan::read_entry_page(&self.db, request).await
     }
 }
 
@@ -171,20 +172,20 @@ fn restrict(partitions: Range<u32>, only: Option<u32>) -> Range<u32> {
 }
 
 /// Reads partition states and live entries. Finished live counts may replace entries.
-async fn read_states(
+async fn read_entry_snapshot(
     db: &Db,
     source: Source,
     partitions: u32,
-    queries: &[StateQuery],
+    queries: &[EntryQuery],
     accepts_live_counts: bool,
-) -> Result<StatesSnapshot> {
+) -> Result<EntriesSnapshot> {
     let mut tx = db.begin_read("reading live entries").await?;
-    let partition_states = load_states(&mut tx, source, 0..partitions).await?;
-    let mut states = Vec::with_capacity(queries.len());
+    let partition_states = load_partition_states(&mut tx, source, 0..partitions).await?;
+    let mut entries = Vec::with_capacity(queries.len());
     for query in queries {
         let Range { start, end } = restrict(0..partitions, query.partition);
-        let mut builder = LiveStatesBuilder::default();
-        builder.live_counts = live_sums::read(&mut tx, source, start..end, query).await?;
+        let mut builder = LiveEntriesBuilder::default();
+        builder.live_counts = live_counts::read_counts(&mut tx, source, start..end, query).await?;
         // The order of the joins is fixed, as for deltas.
         let rows = sqlx::query(
             "SELECT s.partition, p.epoch, t.member, t.state
@@ -203,25 +204,25 @@ async fn read_states(
         .bind(&query.view)
         .bind(&query.key)
         .bind(accepts_live_counts);
-        tx.for_each_row(rows, |row| add_state(&mut builder, row))
+        tx.for_each_row(rows, |row| add_entry(&mut builder, row))
             .await?;
-        states.push(builder.finish());
+        entries.push(builder.finish());
     }
-    Ok(StatesSnapshot {
+    Ok(EntriesSnapshot {
         partition_states,
-        states,
+        entries,
     })
 }
 
 /// Adds the entry of a row.
-fn add_state(builder: &mut LiveStatesBuilder, row: &SqliteRow) -> Result<(), sqlx::Error> {
+fn add_entry(builder: &mut LiveEntriesBuilder, row: &SqliteRow) -> Result<(), sqlx::Error> {
     let epoch: i64 = row.try_get(1)?;
     let (partition, epoch) = (row.try_get(0)?, epoch.cast_unsigned());
     builder.add(partition, epoch, row.try_get(2)?, row.try_get(3)?);
     Ok(())
 }
 
-async fn load_states(
+async fn load_partition_states(
     session: &mut Session,
     source: Source,
     partitions: Range<u32>,
@@ -286,7 +287,7 @@ impl QueryMatches {
                  WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
             ),
         };
-        let parts = statement
+        let query = statement
             .bind(range_query.source.name())
             .bind(range_query.partitions.start)
             .bind(range_query.partitions.end)
@@ -294,15 +295,15 @@ impl QueryMatches {
             .bind(&range_query.query.group)
             .bind(begin)
             .bind(end);
-        session.for_each_row(parts, |part| self.add(part)).await
+        session.for_each_row(query, |row| self.add(row)).await
     }
 
-    fn add(&mut self, part: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
-        self.partitions.append_value(part.try_get(0)?);
+    fn add(&mut self, row: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
+        self.partitions.append_value(row.try_get(0)?);
         self.epochs
-            .append_value(part.try_get::<i64, _>(1)?.cast_unsigned());
-        self.rows.append_value(part.try_get::<&[u8], _>(2)?);
-        self.counts.append_value(part.try_get(3)?);
+            .append_value(row.try_get::<i64, _>(1)?.cast_unsigned());
+        self.rows.append_value(row.try_get::<&[u8], _>(2)?);
+        self.counts.append_value(row.try_get(3)?);
         Ok(())
     }
 

@@ -15,10 +15,10 @@ use super::statement::to_stored;
 use crate::Result;
 use crate::live::PartitionId;
 use crate::live_scan::{
-    ScanKey, ScannedDeltas, ScannedStates, StateWithEpoch, deltas_page, states_page,
+    EntryWithEpoch, ScanKey, ScannedDeltas, ScannedEntries, build_deltas_page, build_entries_page,
 };
 
-/// Most rows in a page.
+/// The maximum number of rows in a page.
 const PAGE_ROWS: usize = 10_000;
 
 /// Statements that read the first rows of a container, and those after a key. Of the three columns,
@@ -28,13 +28,13 @@ struct Statements {
     after: &'static str,
 }
 
-const PARTS: Statements = Statements {
+const DELTAS: Statements = Statements {
     first: "SELECT grp, row, count FROM parts WHERE place = ?1 ORDER BY grp, row LIMIT ?2",
     after: "SELECT grp, row, count FROM parts
             WHERE place = ?1 AND (grp, row) > (?3, ?4) ORDER BY grp, row LIMIT ?2",
 };
 
-const STATES: Statements = Statements {
+const ENTRIES: Statements = Statements {
     first: "SELECT key, member, state FROM states WHERE place = ?1 ORDER BY key, member LIMIT ?2",
     after: "SELECT key, member, state FROM states
             WHERE place = ?1 AND (key, member) > (?3, ?4) ORDER BY key, member LIMIT ?2",
@@ -57,12 +57,12 @@ impl PageRequest<'_> {
 }
 
 /// Reads a page of deltas, summed over epochs.
-pub(super) async fn deltas(db: &Db, request: PageRequest<'_>) -> Result<ScannedDeltas> {
+pub(super) async fn read_delta_page(db: &Db, request: PageRequest<'_>) -> Result<ScannedDeltas> {
     let mut tx = db.begin_read("scanning live deltas").await?;
     let (state, containers) = load_containers(&mut tx, request).await?;
     let mut sums: BTreeMap<ScanKey, Option<i64>> = BTreeMap::new();
     for (container, _) in containers {
-        for_each_row(&mut tx, &PARTS, container, request, |key, row| {
+        for_each_row(&mut tx, &DELTAS, container, request, |key, row| {
             let count: i64 = row.try_get(2)?;
             let sum = sums.entry(key).or_insert(Some(0));
             *sum = sum.and_then(|sum| sum.checked_add(count));
@@ -78,23 +78,23 @@ pub(super) async fn deltas(db: &Db, request: PageRequest<'_>) -> Result<ScannedD
     let rows = rows.ok_or_else(|| {
         tx.broken("the sum over epochs exceeds 64 bits; look for events with wrong amounts")
     });
-    Ok(deltas_page(request.view, state, rows?, is_last))
+    Ok(build_deltas_page(request.view, state, rows?, is_last))
 }
 
 /// Reads a page of live entries, the newest of each member.
-pub(super) async fn states(db: &Db, request: PageRequest<'_>) -> Result<ScannedStates> {
+pub(super) async fn read_entry_page(db: &Db, request: PageRequest<'_>) -> Result<ScannedEntries> {
     let mut tx = db.begin_read("scanning live entries").await?;
     let (state, containers) = load_containers(&mut tx, request).await?;
-    let mut newest: BTreeMap<ScanKey, StateWithEpoch> = BTreeMap::new();
+    let mut newest: BTreeMap<ScanKey, EntryWithEpoch> = BTreeMap::new();
     for (container, epoch) in containers {
-        for_each_row(&mut tx, &STATES, container, request, |key, row| {
-            let state: Option<Vec<u8>> = row.try_get(2)?;
+        for_each_row(&mut tx, &ENTRIES, container, request, |key, row| {
+            let entry: Option<Vec<u8>> = row.try_get(2)?;
             match newest.entry(key) {
                 Entry::Vacant(vacant) => {
-                    vacant.insert((epoch, state));
+                    vacant.insert((epoch, entry));
                 }
                 Entry::Occupied(mut older) if older.get().0 < epoch => {
-                    older.insert((epoch, state));
+                    older.insert((epoch, entry));
                 }
                 Entry::Occupied(_) => {}
             }
@@ -105,7 +105,7 @@ pub(super) async fn states(db: &Db, request: PageRequest<'_>) -> Result<ScannedS
     let rows_max = request.rows_max();
     let is_last = newest.len() < rows_max;
     let rows = newest.into_iter().take(rows_max);
-    Ok(states_page(request.view, state, rows, is_last))
+    Ok(build_entries_page(request.view, state, rows, is_last))
 }
 
 /// Reads the partition state, and the containers of the view in the requested epochs.
@@ -133,13 +133,13 @@ async fn load_containers(
     Ok((Some(stored.state), containers.collect()))
 }
 
-/// Calls `take` for the first rows of a container after a key.
+/// Calls `each` for the first rows of a container after a key.
 async fn for_each_row(
     session: &mut Session,
     statements: &Statements,
     container: i64,
     request: PageRequest<'_>,
-    mut take: impl FnMut(ScanKey, &SqliteRow) -> Result<(), sqlx::Error> + Send,
+    mut each: impl FnMut(ScanKey, &SqliteRow) -> Result<(), sqlx::Error> + Send,
 ) -> Result<()> {
     let statement = match request.after {
         Some(_) => statements.after,
@@ -151,6 +151,6 @@ async fn for_each_row(
         .bind(request.after.map(|(key, _)| key))
         .bind(request.after.map(|(_, row)| row));
     session
-        .for_each_row(query, |row| take((row.try_get(0)?, row.try_get(1)?), row))
+        .for_each_row(query, |row| each((row.try_get(0)?, row.try_get(1)?), row))
         .await
 }

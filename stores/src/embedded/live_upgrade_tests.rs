@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::*;
-use crate::live::{LiveRead, StateQuery, States};
+use crate::live::{Entries, EntryQuery, LiveRead};
 use crate::live_count::{LiveCountChange, StoredLiveCount};
 
 const VIEW: &str = "boards@1";
@@ -33,18 +33,18 @@ async fn put_entry(
     expected: Option<&StoredLiveCount>,
     next: Option<&StoredLiveCount>,
 ) -> Option<StoredLiveCount> {
-    let one = |bytes: &[u8]| BinaryArray::from_iter_values([bytes]);
+    let array = |bytes: &[u8]| BinaryArray::from_iter_values([bytes]);
     let changes = Changes {
-        states: vec![States {
+        entries: vec![Entries {
             view: VIEW.to_owned(),
-            keys: one(b"k"),
-            members: one(b"a"),
-            states: one(b"1"),
+            keys: array(b"k"),
+            members: array(b"a"),
+            entries: array(b"1"),
         }],
         live_counts: vec![LiveCountChange {
             view: VIEW.to_owned(),
             key: b"k".to_vec(),
-            believed: expected.cloned(),
+            expected: expected.cloned(),
             next: next.cloned(),
         }],
         ..Changes::default()
@@ -64,14 +64,14 @@ async fn put_entry(
 }
 
 async fn stored_count(live: &SqliteLive) -> Option<StoredLiveCount> {
-    let query = StateQuery {
+    let query = EntryQuery {
         view: VIEW.to_owned(),
         key: b"k".to_vec(),
         partition: None,
     };
-    let answer = live.read_live_counts(PARTITION.source, 1, &[query]).await;
-    let states = answer.expect("states").states.remove(0);
-    states.live_counts.into_iter().next().map(|(_, sum)| sum)
+    let snapshot = live.read_live_counts(PARTITION.source, 1, &[query]).await;
+    let entries = snapshot.expect("entries").entries.remove(0);
+    entries.live_counts.into_iter().next().map(|(_, sum)| sum)
 }
 
 #[tokio::test]

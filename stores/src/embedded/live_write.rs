@@ -10,8 +10,8 @@ use super::errors::is_constraint_violation;
 use super::live_outbox;
 use super::live_state::StoredState;
 use super::session::Session;
-use super::statement::{BoundRows, RowsStatement, bind, run_heavy, to_stored};
-use crate::live::{Changes, Deltas, PartitionId, States};
+use super::statement::{BoundRows, RowsStatement, bind_batches, run_heavy, to_stored};
+use crate::live::{Changes, Deltas, Entries, PartitionId};
 use crate::{Error, Result};
 
 static ADD_DELTAS: LazyLock<RowsStatement> = LazyLock::new(|| {
@@ -23,7 +23,7 @@ static ADD_DELTAS: LazyLock<RowsStatement> = LazyLock::new(|| {
     )
 });
 
-static PUT_STATES: LazyLock<RowsStatement> = LazyLock::new(|| {
+static PUT_ENTRIES: LazyLock<RowsStatement> = LazyLock::new(|| {
     RowsStatement::new(
         "INSERT INTO states (place, key, member, state)",
         "p.id, v.column1, v.column2, v.column3",
@@ -36,7 +36,7 @@ static PUT_STATES: LazyLock<RowsStatement> = LazyLock::new(|| {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LiveTable {
     Deltas,
-    States,
+    Entries,
 }
 
 /// Changes to one view, bound to statements.
@@ -75,7 +75,7 @@ pub(super) async fn add_rows(
 ) -> Result<()> {
     let statement = match table {
         LiveTable::Deltas => &ADD_DELTAS,
-        LiveTable::States => &PUT_STATES,
+        LiveTable::Entries => &PUT_ENTRIES,
     };
     let (connection, _) = tx.split();
     let result = statement.run(connection, rows, &[container]).await;
@@ -142,12 +142,12 @@ async fn delete_first(
         .bind(container)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX));
     let first_remaining: Option<(Vec<u8>, Vec<u8>)> = tx.fetch_first(query).await?;
-    let rest = if first_remaining.is_some() {
+    let condition = if first_remaining.is_some() {
         format!("AND ({first}, {second}) < (?, ?)")
     } else {
         String::new()
     };
-    let delete = format!("DELETE FROM {table} WHERE place = ? {rest}");
+    let delete = format!("DELETE FROM {table} WHERE place = ? {condition}");
     let mut delete = sqlx::query(AssertSqlSafe(delete)).bind(container);
     if let Some((first, second)) = first_remaining {
         delete = delete.bind(first).bind(second);
@@ -163,7 +163,7 @@ pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<ViewRows>> {
     run_heavy(rows, move || {
         let deltas = changes.deltas.iter().map(bind_deltas);
         deltas
-            .chain(changes.states.iter().map(bind_states))
+            .chain(changes.entries.iter().map(bind_entries))
             .collect()
     })
     .await
@@ -171,9 +171,9 @@ pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<ViewRows>> {
 
 fn bind_deltas(deltas: &Deltas) -> Result<ViewRows> {
     let (groups, rows, counts) = (&deltas.groups, &deltas.rows, &deltas.counts);
-    let order = order(&deltas.view, groups, rows, counts.len())?;
+    let order = sort_by_keys(&deltas.view, groups, rows, counts.len())?;
     let length = order.len();
-    let rows = bind(order.into_iter(), length, |arguments, index| {
+    let rows = bind_batches(order.into_iter(), length, |arguments, index| {
         arguments.add(groups.value(index))?;
         arguments.add(rows.value(index))?;
         arguments.add(counts.value(index))
@@ -185,24 +185,24 @@ fn bind_deltas(deltas: &Deltas) -> Result<ViewRows> {
     })
 }
 
-fn bind_states(states: &States) -> Result<ViewRows> {
-    let (keys, members) = (&states.keys, &states.members);
-    let order = order(&states.view, keys, members, states.states.len())?;
+fn bind_entries(entries: &Entries) -> Result<ViewRows> {
+    let (keys, members) = (&entries.keys, &entries.members);
+    let order = sort_by_keys(&entries.view, keys, members, entries.entries.len())?;
     let length = order.len();
-    let rows = bind(order.into_iter(), length, |arguments, index| {
+    let rows = bind_batches(order.into_iter(), length, |arguments, index| {
         arguments.add(keys.value(index))?;
         arguments.add(members.value(index))?;
-        arguments.add(states.state(index))
+        arguments.add(entries.entry(index))
     })?;
     Ok(ViewRows {
-        view: states.view.clone(),
-        table: LiveTable::States,
+        view: entries.view.clone(),
+        table: LiveTable::Entries,
         rows,
     })
 }
 
-/// Returns the indices of rows in the order of their two keys.
-fn order(
+/// Sorts the indexes of rows by their two keys.
+fn sort_by_keys(
     view: &str,
     first: &BinaryArray,
     second: &BinaryArray,

@@ -15,18 +15,18 @@ use sqlx::{FromRow, Row, SqliteConnection};
 use tokio::sync::Mutex;
 
 use super::db::{DatabaseSpec, Db, Upgrade};
-use super::payload::{PackedBatch, StoredBatch, pack, size, unpack, value_bytes};
+use super::payload::{PackedBatch, StoredBatch, pack, to_usize, unpack, value_bytes};
 use super::session::Session;
-use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
+use crate::log::{FetchLimit, FetchedRecords, LogRead, LogWrite, NewRecords, Span};
 use crate::{Error, Result};
 
-/// Most bytes in one fetch: offsets in an Arrow array have 32 bits.
+/// The maximum size of one fetch: offsets in an Arrow array have 32 bits.
 const FETCH_BYTES_MAX: usize = 1 << 30;
 
-/// Larger payloads are encoded and decoded on a blocking thread.
-const HEAVY_BYTES: usize = 64 << 10;
+/// The maximum size of payloads that are encoded and decoded without a blocking thread.
+const INLINE_BYTES_MAX: usize = 64 << 10;
 
-const TRIMMED: &str = "
+const TRIMMED_TABLE: &str = "
         CREATE TABLE trimmed (
             topic INTEGER NOT NULL REFERENCES topics (id),
             partition INTEGER NOT NULL,
@@ -65,7 +65,7 @@ static LOG: DatabaseSpec = DatabaseSpec {
             logged_at_ms INTEGER NOT NULL,
             PRIMARY KEY (topic, partition)
         ) STRICT, WITHOUT ROWID;",
-    upgrades: &[(1, Upgrade::Statements(TRIMMED))],
+    upgrades: &[(1, Upgrade::Statements(TRIMMED_TABLE))],
     is_replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
@@ -106,8 +106,9 @@ impl LogEnds {
             return Ok(ends.clone());
         }
         let ends = match find_topic(connection, topic).await? {
-            Some(found) => {
-                let all_ends = query_partition_ends(connection, found, 0..found.partitions).await?;
+            Some(topic_row) => {
+                let all_ends =
+                    query_partition_ends(connection, topic_row, 0..topic_row.partitions).await?;
                 all_ends.into_iter().map(|ends| ends.end).collect()
             }
             None => Vec::new(),
@@ -167,16 +168,16 @@ impl LogRead for SqliteLog {
         Ok(partitions.into_iter().map(span).collect())
     }
 
-    async fn partitions_now(&self, topic: &str) -> Result<u32> {
+    async fn current_partition_count(&self, topic: &str) -> Result<u32> {
         let mut session = self.db.read("finding a topic").await?;
-        let found = load_topic(&mut session, topic).await?;
-        Ok(found.map_or(0, |topic| topic.partitions))
+        let topic_row = load_topic(&mut session, topic).await?;
+        Ok(topic_row.map_or(0, |topic| topic.partitions))
     }
 
     async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
         let mut tx = self.db.begin_read("reading the end of a partition").await?;
-        let found = load_topic(&mut tx, topic).await?;
-        match found.filter(|topic| partition < topic.partitions) {
+        let topic_row = load_topic(&mut tx, topic).await?;
+        match topic_row.filter(|topic| partition < topic.partitions) {
             Some(topic) => Ok(read_ends(&mut tx, topic, partition).await?.end),
             None => Ok(0),
         }
@@ -195,10 +196,10 @@ impl LogRead for SqliteLog {
                 by_topic: HashMap::new(),
             },
         };
-        let found = cached.read(topic).await;
-        let found = found.map_err(db.error_mapper("reading the ends of a topic"))?;
+        let topic_ends = cached.read(topic).await;
+        let topic_ends = topic_ends.map_err(db.error_mapper("reading the ends of a topic"))?;
         *ends = Some(cached);
-        Ok(found)
+        Ok(topic_ends)
     }
 
     async fn fetch(
@@ -207,7 +208,7 @@ impl LogRead for SqliteLog {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         let limit = FetchLimit {
             records: limit.records.max(1),
             bytes: limit.bytes.min(FETCH_BYTES_MAX),
@@ -216,18 +217,18 @@ impl LogRead for SqliteLog {
         let (batches, ends) = read_batches(&mut tx, topic, partition, from, limit).await?;
         let file = tx.release();
         let bytes: usize = batches.iter().map(|batch| batch.payload.len()).sum();
-        let unpacked = if bytes > HEAVY_BYTES {
+        let unpacked = if bytes > INLINE_BYTES_MAX {
             tokio::task::spawn_blocking(move || unpack(&batches, from, limit))
                 .await
                 .unwrap_or_else(|error| Err(error.to_string()))
         } else {
             unpack(&batches, from, limit)
         };
-        let records = unpacked.map_err(|what| {
-            file.damaged(&format!("reading {topic}/{partition} at {from}"), what)
+        let records = unpacked.map_err(|damage| {
+            file.damaged(&format!("reading {topic}/{partition} at {from}"), damage)
         })?;
         let last = records.offsets.values().last();
-        Ok(Fetched {
+        Ok(FetchedRecords {
             next_offset: last.map_or(from, |last| last + 1),
             end: ends.end,
             records,
@@ -236,15 +237,15 @@ impl LogRead for SqliteLog {
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
         let mut tx = self.db.begin_read("finding an offset by log time").await?;
-        let found = require_partition(&mut tx, topic, partition).await?;
-        let ends = read_ends(&mut tx, found, partition).await?;
+        let topic_row = require_partition(&mut tx, topic, partition).await?;
+        let ends = read_ends(&mut tx, topic_row, partition).await?;
         // All records of a batch have the same log time.
         let query = sqlx::query(
             "SELECT first_offset FROM batches
              WHERE topic = ? AND partition = ? AND logged_at_ms >= ?
              ORDER BY logged_at_ms, first_offset LIMIT 1",
         )
-        .bind(found.id)
+        .bind(topic_row.id)
         .bind(partition)
         .bind(logged_at_ms);
         let first: Option<(Offset,)> = tx.fetch_first(query).await?;
@@ -255,7 +256,7 @@ impl LogRead for SqliteLog {
 #[async_trait]
 impl LogWrite for SqliteLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
-        let cached = self.partitions_now(topic).await?;
+        let cached = self.current_partition_count(topic).await?;
         if cached > 0 {
             return Ok(cached);
         }
@@ -284,25 +285,26 @@ impl LogWrite for SqliteLog {
             return Ok(Vec::new());
         };
         let mut tx = self.db.begin_write("appending to the log").await?;
-        let found = require_partition(&mut tx, topic, highest).await?;
-        let mut partition_ends = read_partition_ends(&mut tx, found, lowest..highest + 1).await?;
-        let mut firsts = Vec::with_capacity(groups.len());
+        let topic_row = require_partition(&mut tx, topic, highest).await?;
+        let mut partition_ends =
+            read_partition_ends(&mut tx, topic_row, lowest..highest + 1).await?;
+        let mut first_offsets = Vec::with_capacity(groups.len());
         for batch in batches {
             let Some(ends) = partition_ends.get_mut((batch.partition - lowest) as usize) else {
                 continue;
             };
             if batch.is_first {
-                firsts.push(ends.end);
+                first_offsets.push(ends.end);
             }
             if batch.records == 0 {
                 continue;
             }
             ends.logged_at_ms = ends.logged_at_ms.max(logged_at_ms);
             let first = ends.end;
-            ends.end = insert_batch(&mut tx, found, first, ends.logged_at_ms, batch).await?;
+            ends.end = insert_batch(&mut tx, topic_row, first, ends.logged_at_ms, batch).await?;
         }
         tx.commit().await?;
-        Ok(firsts)
+        Ok(first_offsets)
     }
 
     async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
@@ -359,15 +361,15 @@ async fn trim(db: &Db, name: &str, partition: u32, before: Offset) -> Result<()>
          WHERE topic = ?1 AND partition = ?2 AND first_offset < ?3 AND next_offset > ?3",
     );
     let query = query.bind(topic.id).bind(partition).bind(start);
-    let cut: Option<StoredBatch> = tx.fetch_first(query).await?;
+    let split_batch: Option<StoredBatch> = tx.fetch_first(query).await?;
     let delete = "DELETE FROM batches WHERE topic = ? AND partition = ? AND first_offset < ?";
     let delete = sqlx::query(delete)
         .bind(topic.id)
         .bind(partition)
         .bind(start);
     tx.execute(delete).await?;
-    if let Some(cut) = cut {
-        insert_remainder(&mut tx, topic, partition, cut, start).await?;
+    if let Some(split_batch) = split_batch {
+        insert_remainder(&mut tx, topic, partition, split_batch, start).await?;
     }
     let query = sqlx::query(
         "INSERT INTO trimmed (topic, partition, start, logged_at_ms) VALUES (?, ?, ?, ?)
@@ -386,24 +388,24 @@ async fn insert_remainder(
     tx: &mut Session,
     topic: Topic,
     partition: u32,
-    cut: StoredBatch,
+    batch: StoredBatch,
     start: Offset,
 ) -> Result<()> {
-    let logged_at_ms = cut.logged_at_ms;
-    let all = FetchLimit {
+    let logged_at_ms = batch.logged_at_ms;
+    let no_limit = FetchLimit {
         records: usize::MAX,
         bytes: usize::MAX,
     };
-    let rest = unpack(&[cut], start, all).map_err(|what| tx.damaged(what))?;
-    let rest = NewRecords {
+    let remainder = unpack(&[batch], start, no_limit).map_err(|damage| tx.damaged(damage))?;
+    let remainder = NewRecords {
         partition,
-        keys: rest.keys,
-        values: rest.values,
+        keys: remainder.keys,
+        values: remainder.values,
         headers: Vec::new(),
     };
     let mut first = start;
-    for batch in pack(&[rest])? {
-        first = insert_batch(tx, topic, first, logged_at_ms, batch).await?;
+    for new_batch in pack(&[remainder])? {
+        first = insert_batch(tx, topic, first, logged_at_ms, new_batch).await?;
     }
     Ok(())
 }
@@ -412,17 +414,17 @@ async fn find_topic(
     connection: &mut SqliteConnection,
     name: &str,
 ) -> std::result::Result<Option<Topic>, sqlx::Error> {
-    let found: Option<(i64, u32)> =
+    let row: Option<(i64, u32)> =
         sqlx::query_as("SELECT id, partitions FROM topics WHERE name = ?")
             .bind(name)
             .fetch_optional(connection)
             .await?;
-    Ok(found.map(|(id, partitions)| Topic { id, partitions }))
+    Ok(row.map(|(id, partitions)| Topic { id, partitions }))
 }
 
 async fn load_topic(session: &mut Session, name: &str) -> Result<Option<Topic>> {
-    let found = find_topic(session.split().0, name).await;
-    found.map_err(|error| session.error_for(error))
+    let topic = find_topic(session.split().0, name).await;
+    topic.map_err(|error| session.error_for(error))
 }
 
 /// Returns the topic, or an error if it does not have the partition.
@@ -432,7 +434,7 @@ async fn require_partition(session: &mut Session, name: &str, partition: u32) ->
     topic
         .filter(|topic| partition < topic.partitions)
         .ok_or_else(|| Error::NoPartition {
-            what: format!("{name}/{partition} (the topic has {partitions} partitions)"),
+            operation: format!("{name}/{partition} (the topic has {partitions} partitions)"),
         })
 }
 
@@ -474,8 +476,8 @@ async fn read_partition_ends(
     topic: Topic,
     partitions: Range<u32>,
 ) -> Result<Vec<PartitionEnds>> {
-    let found = query_partition_ends(session.split().0, topic, partitions).await;
-    found.map_err(|error| session.error_for(error))
+    let ends = query_partition_ends(session.split().0, topic, partitions).await;
+    ends.map_err(|error| session.error_for(error))
 }
 
 async fn read_ends(session: &mut Session, topic: Topic, partition: u32) -> Result<PartitionEnds> {
@@ -507,7 +509,7 @@ async fn read_batches(
         return Ok((Vec::new(), ends));
     }
     // Selects the batches first, so that no unneeded payload is read.
-    let mut last = from;
+    let mut last_first_offset = from;
     {
         let (connection, to_error) = tx.split();
         let mut sizes = sqlx::query_as::<_, (Offset, Offset, i64)>(
@@ -523,10 +525,14 @@ async fn read_batches(
         .fetch(connection);
         let mut bytes = 0;
         while let Some((first, next, value_bytes)) = sizes.try_next().await.map_err(to_error)? {
-            last = first;
+            last_first_offset = first;
             // The needed part of a batch that begins before `from` is not known yet.
-            bytes += if first < from { 0 } else { size(value_bytes) };
-            if size(next - from) >= limit.records || bytes >= limit.bytes {
+            bytes += if first < from {
+                0
+            } else {
+                to_usize(value_bytes)
+            };
+            if to_usize(next - from) >= limit.records || bytes >= limit.bytes {
                 break;
             }
         }
@@ -541,14 +547,14 @@ async fn read_batches(
     .bind(topic.id)
     .bind(partition)
     .bind(from)
-    .bind(last);
+    .bind(last_first_offset);
     Ok((tx.fetch_all(query).await?, ends))
 }
 
 /// Encodes before the write lock is taken, so that other writers do not wait for it.
 async fn encode_batches(groups: &[NewRecords]) -> Result<Vec<PackedBatch>> {
     let bytes: usize = groups.iter().map(|group| value_bytes(&group.values)).sum();
-    if bytes <= HEAVY_BYTES {
+    if bytes <= INLINE_BYTES_MAX {
         return pack(groups);
     }
     // Arrays are shared, so this copies no records.

@@ -27,11 +27,11 @@ mod editions;
 mod errors;
 mod lease;
 mod live;
+mod live_counts;
 mod live_outbox;
 mod live_read;
 mod live_scan;
 mod live_state;
-mod live_sums;
 mod live_write;
 mod log;
 mod payload;
@@ -80,11 +80,14 @@ impl DataFolder {
     /// [`Error::Broken`] if the folder cannot be created or written.
     pub fn open(folder: &Path) -> Result<Self> {
         let open_error = |error| {
-            let why = format!(
+            let reason = format!(
                 "{error}; choose a folder that this user can create and write, on a disk that is \
                  not full"
             );
-            Error::broken(format!("opening the data folder {}", folder.display()), why)
+            Error::broken(
+                format!("opening the data folder {}", folder.display()),
+                reason,
+            )
         };
         std::fs::create_dir_all(folder.join(db::LOCKS)).map_err(open_error)?;
         // SQLite takes a relative path that begins with `file:` for something else.

@@ -19,10 +19,11 @@ use sqlx::{FromRow, Row};
 use crate::log::{FetchLimit, NewRecords, Records};
 use crate::{Error, Result};
 
-/// Most records in a batch, so that a reader does not decode much more than it requested.
+/// The maximum number of records in a batch, so that a reader does not decode much more than it
+/// requested.
 const BATCH_RECORDS_MAX: usize = 10_000;
 
-/// Most bytes of values in a batch, unless a single value is larger.
+/// The maximum size of the values in a batch, unless a single value is larger.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// Alignment of buffers. Events are small, so it is the smallest possible.
@@ -79,10 +80,10 @@ pub(super) fn pack(groups: &[NewRecords]) -> Result<Vec<PackedBatch>> {
                 values.len(),
             )));
         }
-        for range in ranges(values) {
+        for range in split_batches(values) {
             let keys = keys.slice(range.start, range.len());
             let values = values.slice(range.start, range.len());
-            let payload = encode(&keys, &values).map_err(broken)?;
+            let payload = encode_payload(&keys, &values).map_err(broken)?;
             packed.push(PackedBatch {
                 partition: group.partition,
                 records: to_i64(range.len()),
@@ -98,13 +99,13 @@ pub(super) fn pack(groups: &[NewRecords]) -> Result<Vec<PackedBatch>> {
 
 /// Divides records into batches. Returns at least one range, which is empty if there are no
 /// records.
-fn ranges(values: &BinaryArray) -> Vec<Range<usize>> {
+fn split_batches(values: &BinaryArray) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for record in 0..values.len() {
         let size = values.value(record).len();
-        let full = record - from == BATCH_RECORDS_MAX || bytes + size > BATCH_BYTES_MAX;
-        if full && record > from {
+        let is_full = record - from == BATCH_RECORDS_MAX || bytes + size > BATCH_BYTES_MAX;
+        if is_full && record > from {
             ranges.push(from..record);
             (from, bytes) = (record, 0);
         }
@@ -114,17 +115,17 @@ fn ranges(values: &BinaryArray) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Total bytes of all values.
+/// Returns the total size of all values, in bytes.
 pub(super) fn value_bytes(values: &BinaryArray) -> usize {
     let ends = values.value_offsets();
     match (ends.first(), ends.last()) {
-        (Some(first), Some(last)) => size(i64::from(last - first)),
+        (Some(first), Some(last)) => to_usize(i64::from(last - first)),
         _ => 0,
     }
 }
 
 /// Converts a stored size. A negative one is damage, and becomes zero.
-pub(super) fn size(number: i64) -> usize {
+pub(super) fn to_usize(number: i64) -> usize {
     usize::try_from(number).unwrap_or_default()
 }
 
@@ -141,44 +142,47 @@ pub(super) fn unpack(
     let (mut keys, mut values) = (Vec::<ArrayRef>::new(), Vec::<ArrayRef>::new());
     let (mut offsets, mut times) = (Vec::new(), Vec::new());
     let mut bytes_left = limit.bytes;
-    let mut at = from;
+    let mut offset = from;
     for batch in batches {
-        let records = size(batch.next_offset - batch.first_offset);
-        let skip = size(at - batch.first_offset);
-        if batch.first_offset > at || batch.next_offset <= at {
-            return Err(format!("the records from offset {at} are missing"));
+        let records = to_usize(batch.next_offset - batch.first_offset);
+        let skip = to_usize(offset - batch.first_offset);
+        if batch.first_offset > offset || batch.next_offset <= offset {
+            return Err(format!("the records from offset {offset} are missing"));
         }
-        let damage = |why: &dyn std::fmt::Display| {
+        let damage = |reason: &dyn std::fmt::Display| {
             format!(
-                "the batch at offset {} is damaged: {why}",
+                "the batch at offset {} is damaged: {reason}",
                 batch.first_offset
             )
         };
         if i64::from(crc32fast::hash(&batch.payload)) != batch.crc {
             return Err(damage(&"its checksum does not match"));
         }
-        let (batch_keys, batch_values) = decode(&batch.payload).map_err(|error| damage(&error))?;
+        let (batch_keys, batch_values) =
+            decode_payload(&batch.payload).map_err(|error| damage(&error))?;
         if batch_keys.len() != records || batch_values.len() != records {
             return Err(damage(&"its number of records does not match"));
         }
-        let room = limit.records - offsets.len();
+        let records_left = limit.records - offsets.len();
         let ends = batch_values.value_offsets();
         let begin = ends.get(skip).copied().unwrap_or_default();
-        let fits = |end: &i32| size(i64::from(end - begin)) <= bytes_left;
+        let fits = |end: &i32| to_usize(i64::from(end - begin)) <= bytes_left;
         let fitting = ends
             .iter()
             .skip(skip + 1)
             .take_while(|end| fits(end))
             .count();
-        let take = fitting.max(usize::from(offsets.is_empty())).min(room);
-        let end = ends.get(skip + take).copied().unwrap_or(begin);
-        bytes_left = bytes_left.saturating_sub(size(i64::from(end - begin)));
-        keys.push(Arc::new(batch_keys.slice(skip, take)));
-        values.push(Arc::new(batch_values.slice(skip, take)));
-        times.resize(offsets.len() + take, batch.logged_at_ms);
-        offsets.extend((at..batch.next_offset).take(take));
-        at = batch.next_offset;
-        if skip + take < records {
+        let count = fitting
+            .max(usize::from(offsets.is_empty()))
+            .min(records_left);
+        let end = ends.get(skip + count).copied().unwrap_or(begin);
+        bytes_left = bytes_left.saturating_sub(to_usize(i64::from(end - begin)));
+        keys.push(Arc::new(batch_keys.slice(skip, count)));
+        values.push(Arc::new(batch_values.slice(skip, count)));
+        times.resize(offsets.len() + count, batch.logged_at_ms);
+        offsets.extend((offset..batch.next_offset).take(count));
+        offset = batch.next_offset;
+        if skip + count < records {
             break;
         }
     }
@@ -190,19 +194,19 @@ pub(super) fn unpack(
     })
 }
 
-fn concat_arrays(parts: &[ArrayRef]) -> Result<BinaryArray, String> {
-    let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
-    match parts.as_slice() {
+fn concat_arrays(arrays: &[ArrayRef]) -> Result<BinaryArray, String> {
+    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+    match arrays.as_slice() {
         [] => Ok(BinaryArray::from_iter_values(std::iter::empty::<&[u8]>())),
-        [one] => Ok(one.as_binary::<i32>().clone()),
-        parts => concat(parts)
+        [array] => Ok(array.as_binary::<i32>().clone()),
+        arrays => concat(arrays)
             .map(|joined| joined.as_binary::<i32>().clone())
             .map_err(|error| error.to_string()),
     }
 }
 
 /// Encodes keys and values.
-fn encode(keys: &BinaryArray, values: &BinaryArray) -> Result<Vec<u8>, ArrowError> {
+fn encode_payload(keys: &BinaryArray, values: &BinaryArray) -> Result<Vec<u8>, ArrowError> {
     let schema = Arc::new(Schema::new(vec![
         Field::new("key", DataType::Binary, false),
         Field::new("value", DataType::Binary, false),
@@ -218,7 +222,7 @@ fn encode(keys: &BinaryArray, values: &BinaryArray) -> Result<Vec<u8>, ArrowErro
 }
 
 /// Decodes keys and values.
-fn decode(payload: &[u8]) -> Result<(BinaryArray, BinaryArray), ArrowError> {
+fn decode_payload(payload: &[u8]) -> Result<(BinaryArray, BinaryArray), ArrowError> {
     let damage =
         || ArrowError::IpcError("the payload is not one batch of keys and values".to_owned());
     let mut reader = StreamReader::try_new(Cursor::new(payload), None)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::db::{DatabaseSpec as File, Db, SMALL_FILE, Upgrade};
+use super::db::{DatabaseSpec, Db, SMALL_FILE, Upgrade};
 use super::session::Session;
 use super::statement::to_stored;
 use crate::Result;
@@ -22,7 +22,7 @@ const TABLES: &str = "
 
 /// Erasures are in a separate file, because its newest copy must be stored apart from the other
 /// files.
-pub(super) static ERASURES: File = File {
+pub(super) static ERASURES: DatabaseSpec = DatabaseSpec {
     name: "erasures.db",
     upgrades: &[(
         1,
@@ -34,7 +34,7 @@ pub(super) static ERASURES: File = File {
 };
 
 /// All other records.
-pub(super) static RECONCILIATIONS: File = File {
+pub(super) static RECONCILIATIONS: DatabaseSpec = DatabaseSpec {
     name: "reconciliations.db",
     version: 2,
     tables: TABLES,
@@ -55,9 +55,9 @@ pub struct SqliteRecords {
 }
 
 impl SqliteRecords {
-    pub(super) async fn open(folder: &Path, file: &'static File) -> Result<Self> {
+    pub(super) async fn open(folder: &Path, spec: &'static DatabaseSpec) -> Result<Self> {
         Ok(Self {
-            db: Db::open(folder, file).await?,
+            db: Db::open(folder, spec).await?,
         })
     }
 }
@@ -104,10 +104,10 @@ impl Records for SqliteRecords {
         &self,
         scope: &str,
         name: &str,
-        seen_version: Option<u64>,
+        expected_version: Option<u64>,
         value: Option<&Value>,
     ) -> Result<bool> {
-        let text = match (seen_version, value) {
+        let text = match (expected_version, value) {
             (None, Some(_)) => {
                 "INSERT INTO records (scope, name, version, value)
                  VALUES (?1, ?2, 1, ?4) ON CONFLICT DO NOTHING"
@@ -125,7 +125,7 @@ impl Records for SqliteRecords {
         let mut query = sqlx::query(text)
             .bind(scope)
             .bind(name)
-            .bind(seen_version.map(to_stored).transpose()?);
+            .bind(expected_version.map(to_stored).transpose()?);
         if let Some(value) = value {
             query = query.bind(value.to_string());
         }

@@ -74,8 +74,8 @@ async fn write(folder: &Path, name: &str, statements: &'static str) {
         .filename(folder.join(name))
         .create_if_missing(true);
     let mut file = options.connect().await.expect("a file");
-    let done = sqlx::raw_sql(statements).execute(&mut file).await;
-    done.expect("tables of version 1");
+    let result = sqlx::raw_sql(statements).execute(&mut file).await;
+    result.expect("tables of version 1");
     file.close().await.expect("closing");
 }
 
@@ -92,7 +92,7 @@ async fn erasures_become_records() {
     assert_eq!(key.expect("the key").value, json!(digits));
 
     let list = Suppressions::new(records);
-    let found = list.all().await.expect("erasures");
+    let erasures = list.all().await.expect("erasures");
     let finished = Erasure {
         number: 1,
         kind: PersonKind::Listener,
@@ -118,7 +118,7 @@ async fn erasures_become_records() {
         finished_at_ms: None,
         receipt: json!(null),
     };
-    assert_eq!(found, [finished, unfinished]);
+    assert_eq!(erasures, [finished, unfinished]);
     let now = list.current().await.expect("the list");
     assert_eq!((now.newest(), now.newest_listener()), (2, 1));
     assert!(now.contains_listener(7) && !now.contains_listener(8));
@@ -134,12 +134,15 @@ async fn erasures_become_records() {
     };
     let next = list.begin(person, &Attribution::default(), 5_000).await;
     assert_eq!(next.expect("an erasure").number, 3);
-    let found = list.all().await.expect("erasures");
+    let erasures = list.all().await.expect("erasures");
     assert_eq!(
-        (found[1].finished_at_ms, &found[1].receipt),
+        (erasures[1].finished_at_ms, &erasures[1].receipt),
         (Some(4_000), &receipt)
     );
-    assert_eq!(found[0].person, found[2].person, "hashed with the same key");
+    assert_eq!(
+        erasures[0].person, erasures[2].person,
+        "hashed with the same key"
+    );
 }
 
 #[tokio::test]
@@ -148,22 +151,25 @@ async fn comparisons_and_notes_become_records() {
     write(folder.path(), "reconciliations.db", RECONCILIATIONS_1).await;
     let data = DataFolder::open(folder.path()).expect("a folder");
     let records = data.records().await.expect("upgraded");
-    let found = reconciliations::list(&records, Source::Plays, None, 10).await;
-    let one = |number: u64, at_ms, record| Reconciliation {
+    let comparisons = reconciliations::list(&records, Source::Plays, None, 10).await;
+    let comparison = |number: u64, at_ms, record| Reconciliation {
         number,
         id: format!("id {number}"),
         at_ms,
         record,
     };
     let expected = [
-        one(1_000, 20, json!({"nested": [null, {"a": 1.5}]})),
-        one(999, 10, json!({"text": "ü'\"", "sum": u64::MAX})),
+        comparison(1_000, 20, json!({"nested": [null, {"a": 1.5}]})),
+        comparison(999, 10, json!({"text": "ü'\"", "sum": u64::MAX})),
     ];
-    assert_eq!(found.expect("comparisons"), expected);
-    let aged = reconciliations::count_expired(&records, Source::Plays, 15)
+    assert_eq!(comparisons.expect("comparisons"), expected);
+    let expiry = reconciliations::count_expired(&records, Source::Plays, 15)
         .await
         .expect("a count");
-    assert_eq!((aged.total, aged.oldest_ms, aged.expired), (2, Some(10), 1));
+    assert_eq!(
+        (expiry.total, expiry.oldest_ms, expiry.expired),
+        (2, Some(10), 1)
+    );
     for (scope, name, version, value) in [
         ("schedules", "daily", 17, json!({"rounds": 3})),
         ("approvals", "daily view", 2, json!({"by": "ann"})),

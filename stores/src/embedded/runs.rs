@@ -27,27 +27,27 @@ pub(super) async fn expect(tx: &mut Session, source: Source, epoch: Epoch) -> Re
         "SELECT epoch, state, cuts, stamp_us, token FROM runs WHERE source = ? AND epoch = ?",
     );
     let query = query.bind(source.name()).bind(to_stored(epoch)?);
-    let found: Option<RunRow> = tx.fetch_first(query).await?;
-    run_rules::expect(source, epoch, found.map(|found| found.0))
+    let row: Option<RunRow> = tx.fetch_first(query).await?;
+    run_rules::expect(source, epoch, row.map(|row| row.0))
 }
 
 /// Returns the newest record in any state.
-pub(super) async fn last(tx: &mut Session, source: Source) -> Result<Option<Run>> {
+pub(super) async fn read_last(tx: &mut Session, source: Source) -> Result<Option<Run>> {
     let query = sqlx::query(
         "SELECT epoch, state, cuts, stamp_us, token FROM runs WHERE source = ?
          ORDER BY epoch DESC LIMIT 1",
     );
-    let found: Option<RunRow> = tx.fetch_first(query.bind(source.name())).await?;
-    Ok(found.map(|found| found.0))
+    let row: Option<RunRow> = tx.fetch_first(query.bind(source.name())).await?;
+    Ok(row.map(|row| row.0))
 }
 
 /// Returns the record of run `epoch`, or an error if a newer run exists.
 pub(super) async fn expect_last(tx: &mut Session, source: Source, epoch: Epoch) -> Result<Run> {
-    run_rules::expect_last(source, epoch, last(tx, source).await?)
+    run_rules::expect_last(source, epoch, read_last(tx, source).await?)
 }
 
 /// Returns all run records except complete ones that are older than any record still in use.
-pub(super) async fn recent(
+pub(super) async fn read_recent(
     tx: &mut Session,
     source: Source,
     newest_of_views: impl Iterator<Item = Epoch>,
@@ -56,7 +56,7 @@ pub(super) async fn recent(
     let newest = sqlx::query(newest).bind(source.name());
     let (newest,): (Option<i64>,) = tx.fetch_one(newest).await?;
     let newest = newest.map_or(0, i64::cast_unsigned);
-    let floor = run_rules::oldest_visible_run(newest, newest_of_views);
+    let floor = run_rules::find_oldest_visible_run(newest, newest_of_views);
     let query = sqlx::query(
         "SELECT epoch, state, cuts, stamp_us, token FROM runs WHERE source = ?1 AND epoch >= ?2
          UNION ALL
@@ -64,8 +64,8 @@ pub(super) async fn recent(
          WHERE source = ?1 AND epoch < ?2 AND state IN ('proposed', 'sealed', 'abandoned')",
     );
     let query = query.bind(source.name()).bind(to_stored(floor)?);
-    let found: Vec<RunRow> = tx.fetch_all(query).await?;
-    Ok(found.into_iter().map(|found| found.0).collect())
+    let rows: Vec<RunRow> = tx.fetch_all(query).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
 /// Deletes the record of the run that expires when `epoch` is proposed.
@@ -83,8 +83,8 @@ pub(super) async fn delete_expired(
     );
     let (newest,): (Option<i64>,) = tx.fetch_one(newest.bind(source.name())).await?;
     let newest = newest.map_or(0, i64::cast_unsigned);
-    let floor = run_rules::oldest_visible_run(newest, std::iter::empty());
-    let Some(expired) = run_rules::expired_run(epoch, retained, floor) else {
+    let floor = run_rules::find_oldest_visible_run(newest, std::iter::empty());
+    let Some(expired) = run_rules::find_expired_run(epoch, retained, floor) else {
         return Ok(());
     };
     let query = sqlx::query("DELETE FROM runs WHERE source = ? AND epoch = ?")

@@ -73,7 +73,7 @@ impl Session {
         query: impl Execute<'q, Sqlite> + 'q,
     ) -> Result<u64> {
         match (&mut *self.connection).execute(query).await {
-            Ok(done) => Ok(done.rows_affected()),
+            Ok(result) => Ok(result.rows_affected()),
             Err(error) => Err(self.error_for(error)),
         }
     }
@@ -111,17 +111,17 @@ impl Session {
         Ok(rows)
     }
 
-    /// Calls `take` with every row as it is read.
+    /// Calls `each` with every row as it is read.
     pub(super) async fn for_each_row<'q>(
         &mut self,
         query: impl Execute<'q, Sqlite> + 'q,
-        mut take: impl FnMut(&SqliteRow) -> Result<(), sqlx::Error> + Send,
+        mut each: impl FnMut(&SqliteRow) -> Result<(), sqlx::Error> + Send,
     ) -> Result<()> {
         let (connection, file) = (&mut *self.connection, &self.file);
         let to_error = file.error_mapper(self.operation);
         let mut rows = connection.fetch(query);
         while let Some(row) = rows.try_next().await.map_err(to_error)? {
-            take(&row).map_err(to_error)?;
+            each(&row).map_err(to_error)?;
         }
         Ok(())
     }
@@ -131,7 +131,8 @@ impl Session {
         self.file
     }
 
-    /// Returns the connection, and a function that converts statement errors to errors of the ports.
+    /// Returns the connection, and a function that converts statement errors to errors of the
+    /// ports.
     pub(super) fn split(
         &mut self,
     ) -> (
@@ -147,12 +148,12 @@ impl Session {
     }
 
     /// Error for content that does not decode.
-    pub(super) fn damaged(&self, what: impl std::fmt::Display) -> Error {
-        self.file.damaged(self.operation, what)
+    pub(super) fn damaged(&self, damage: impl std::fmt::Display) -> Error {
+        self.file.damaged(self.operation, damage)
     }
 
     /// Error that requires an operator.
-    pub(super) fn broken(&self, why: &str) -> Error {
-        self.file.broken(self.operation, why)
+    pub(super) fn broken(&self, reason: &str) -> Error {
+        self.file.broken(self.operation, reason)
     }
 }

@@ -12,11 +12,11 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use crate::{Error, Result};
 
-/// Possible numbers of rows in a statement, largest first.
+/// The possible numbers of rows in a statement, largest first.
 const SIZES: [usize; 6] = [1024, 256, 64, 16, 4, 1];
 
-/// More rows are sorted and bound on a blocking thread.
-const HEAVY_ROWS: usize = 2000;
+/// The maximum number of rows that are sorted and bound without a blocking thread.
+const INLINE_ROWS_MAX: usize = 2000;
 
 /// A statement for rows of three values and some values shared by all rows, in each size.
 #[derive(Debug, Clone)]
@@ -38,14 +38,14 @@ impl RowsStatement {
         Self(Arc::new(SIZES.map(text)))
     }
 
-    /// Runs the statement for rows from [`bind`] and the shared values.
+    /// Runs the statement for rows from [`bind_batches`] and the shared values.
     pub(super) async fn run(
         &self,
         connection: &mut SqliteConnection,
         rows: BoundRows,
         shared: &[i64],
     ) -> std::result::Result<(), sqlx::Error> {
-        let Some(text) = self.0.get(rows.size) else {
+        let Some(text) = self.0.get(rows.size_index) else {
             return Ok(());
         };
         let mut query = sqlx::query_with(AssertSqlSafe(Arc::clone(text)), rows.arguments);
@@ -58,7 +58,7 @@ impl RowsStatement {
 }
 
 /// Splits a number of rows into ranges of these sizes.
-pub(super) fn ranges(rows: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn split_ranges(rows: usize) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let size = SIZES.into_iter().find(|size| *size <= rows - from)?;
@@ -71,13 +71,13 @@ pub(super) fn ranges(rows: usize) -> impl Iterator<Item = Range<usize>> {
 /// Rows that are bound to one statement.
 #[derive(Debug)]
 pub(super) struct BoundRows {
-    /// Index of the statement's size.
-    size: usize,
+    /// The index of the statement's size in [`SIZES`].
+    size_index: usize,
     arguments: SqliteArguments,
 }
 
 /// Binds `rows` by index with `bind_row`, which adds the three values of a row.
-pub(super) fn bind(
+pub(super) fn bind_batches(
     mut rows: impl Iterator<Item = usize>,
     length: usize,
     bind_row: impl Fn(&mut SqliteArguments, usize) -> std::result::Result<(), sqlx::error::BoxDynError>,
@@ -85,7 +85,7 @@ pub(super) fn bind(
     use sqlx::Arguments;
     let mut bound = Vec::new();
     let mut remaining = length;
-    for (size, count) in SIZES.into_iter().enumerate() {
+    for (size_index, count) in SIZES.into_iter().enumerate() {
         while remaining >= count {
             remaining -= count;
             let mut arguments = SqliteArguments::default();
@@ -94,7 +94,10 @@ pub(super) fn bind(
                 bind_row(&mut arguments, row)
                     .map_err(|error| Error::broken("binding rows for SQLite", error))?;
             }
-            bound.push(BoundRows { size, arguments });
+            bound.push(BoundRows {
+                size_index,
+                arguments,
+            });
         }
     }
     Ok(bound)
@@ -105,11 +108,11 @@ pub(crate) async fn run_heavy<T: Send + 'static>(
     rows: usize,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    if rows <= HEAVY_ROWS {
+    if rows <= INLINE_ROWS_MAX {
         return work();
     }
     match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
+        Ok(result) => result,
         Err(error) => Err(Error::broken("preparing rows", error)),
     }
 }

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Arguments, AssertSqlSafe, Row};
 
 use super::session::Session;
-use super::statement::{BoundRows, RowsStatement, bind, run_heavy};
+use super::statement::{BoundRows, RowsStatement, bind_batches, run_heavy};
 use crate::views::{NewRows, PartitionQuery, RowKeys, ViewRows};
 use crate::{Error, Result};
 
@@ -62,7 +62,7 @@ pub(super) async fn bind_rows(
     // Arrays are shared, so this copies no rows.
     let rows = rows.clone();
     run_heavy(length, move || {
-        bind(from..from + length, length, |arguments, index| {
+        bind_batches(from..from + length, length, |arguments, index| {
             let count = rows
                 .counts
                 .is_valid(index)

@@ -117,7 +117,7 @@ impl SqliteViews {
     pub(super) async fn open(folder: &Path) -> Result<Self> {
         Ok(Self {
             db: Db::open(folder, &VIEWS).await?,
-            runs_kept: run_rules::RUNS_KEPT,
+            runs_kept: run_rules::RUN_RECORDS_MAX,
         })
     }
 
@@ -131,7 +131,7 @@ impl SqliteViews {
 
 /// The record of a run, if what is done with this stamp is still its own.
 async fn expect_publisher(tx: &mut Session, source: Source, at: (Epoch, i64)) -> Result<Run> {
-    run_rules::expect_last_publishing(source, at, runs::last(tx, source).await?)
+    run_rules::expect_last_publishing(source, at, runs::read_last(tx, source).await?)
 }
 
 #[async_trait]
@@ -141,7 +141,7 @@ impl ViewsRead for SqliteViews {
         let query = sqlx::query("SELECT view, epoch FROM newest WHERE source = ?");
         let newest: Vec<(String, i64)> = tx.fetch_all(query.bind(source.name())).await?;
         let of_views = newest.iter().map(|(_, epoch)| epoch.cast_unsigned());
-        let runs = runs::recent(&mut tx, source, of_views).await?;
+        let runs = runs::read_recent(&mut tx, source, of_views).await?;
         let complete_epochs = newest
             .into_iter()
             .map(|(view, epoch)| (view, epoch.cast_unsigned()))
@@ -185,7 +185,7 @@ impl ViewsRead for SqliteViews {
         before: Option<Epoch>,
         limit: usize,
     ) -> Result<Vec<RunDetails>> {
-        let Some(last) = run_rules::last_before(before) else {
+        let Some(last) = run_rules::last_epoch_before(before) else {
             return Ok(Vec::new());
         };
         let mut session = self.db.read("reading the stories of runs").await?;
@@ -273,7 +273,7 @@ impl ViewsWrite for SqliteViews {
         now_ms: i64,
     ) -> Result<Run> {
         let mut tx = self.db.begin_write("proposing a run").await?;
-        let last = runs::last(&mut tx, source).await?;
+        let last = runs::read_last(&mut tx, source).await?;
         let mut run = run_rules::propose(source, last.as_ref(), epoch, cuts, token)?;
         run.stamp_us = runs::next_stamp(&mut tx, source, now_ms).await?;
         runs::put(&mut tx, source, &run, now_ms).await?;
@@ -486,7 +486,11 @@ impl ViewsWrite for SqliteViews {
             .bind(source.name())
             .bind(to_stored(epoch)?);
         if session.execute(query).await? == 0 {
-            return Err(run_rules::refused(source, epoch, "the run does not exist"));
+            return Err(run_rules::refused_error(
+                source,
+                epoch,
+                "the run does not exist",
+            ));
         }
         Ok(())
     }

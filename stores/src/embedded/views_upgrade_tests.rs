@@ -95,7 +95,7 @@ async fn upgrades_preserve_heads() {
     assert_eq!((found.stamp_us, &found.earlier), (None, &None));
     assert_eq!(&*found.root, b"old");
     // Its day is unknown.
-    assert_eq!(found.earlier_at(i64::MAX), None);
+    assert_eq!(found.find_earlier_root(i64::MAX), None);
     let second = publish(&views, 50, "second", &[2, 3]).await;
     assert_eq!(
         (head(&views).await.earlier, nodes(&views).await),

@@ -19,7 +19,7 @@ pub enum PersonKind {
 }
 
 impl PersonKind {
-    /// Its name.
+    /// The name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,17 +68,17 @@ pub(super) mod hex {
 
     pub(in super::super) fn serialize<S: Serializer, const N: usize>(
         bytes: &[u8; N],
-        to: S,
+        serializer: S,
     ) -> Result<S::Ok, S::Error> {
         let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-        to.serialize_str(&digits.collect::<String>())
+        serializer.serialize_str(&digits.collect::<String>())
     }
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(
-        from: D,
+        deserializer: D,
     ) -> Result<[u8; N], D::Error> {
-        let digits = String::deserialize(from)?;
-        let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+        let digits = String::deserialize(deserializer)?;
+        let byte = |index: usize| u8::from_str_radix(digits.get(index..index + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
         let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
         bytes.ok_or_else(|| D::Error::custom(format!("expected {} hexadecimal digits", 2 * N)))

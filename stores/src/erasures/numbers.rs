@@ -18,12 +18,12 @@ const VARINT_BYTES_MAX: usize = 10;
 /// The number of digits in a group after a separator.
 const GROUP_DIGITS: usize = 3;
 /// The largest integer range that an `f64` holds exactly.
-const DOUBLE_MAX: f64 = 9_007_199_254_740_992.0;
+const EXACT_F64_MAX: f64 = 9_007_199_254_740_992.0;
 /// The largest integer range that an `f32` holds exactly.
-const FLOAT_MAX: f32 = 16_777_216.0;
+const EXACT_F32_MAX: f32 = 16_777_216.0;
 
 /// The zeros of Unicode's decimal digits (category Nd) beyond ASCII; the other nine follow each.
-const ZEROS: [u32; 65] = [
+const DIGIT_ZEROS: [u32; 65] = [
     0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6,
     0xe50, 0xed0, 0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90, 0x1b50,
     0x1bb0, 0x1c40, 0x1c50, 0xa620, 0xa8d0, 0xa900, 0xa9d0, 0xa9f0, 0xaa50, 0xabf0, 0xff10,
@@ -47,10 +47,10 @@ pub(super) fn is_text(bytes: &[u8]) -> bool {
 pub(super) fn any_in_text(text: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     let mut text = Cow::Borrowed(text);
     for _ in 0..=NESTED_MAX {
-        if any_in_digits(&with_ascii_digits(&text), passes) {
+        if any_in_digits(&to_ascii_digits(&text), passes) {
             return true;
         }
-        match unescaped(&text) {
+        match unescape(&text) {
             Some(inner) => text = Cow::Owned(inner),
             None => return false,
         }
@@ -69,16 +69,16 @@ pub(super) fn any_in_binary(bytes: &[u8], passes: &impl Fn(i64) -> bool) -> bool
     };
     is_utf16
         || (0..bytes.len()).any(|from| {
-            let rest = bytes.get(from..).unwrap_or_default();
-            let varint = varint(rest).is_some_and(|value| {
+            let tail = bytes.get(from..).unwrap_or_default();
+            let varint = parse_varint(tail).is_some_and(|value| {
                 let zigzag = (value >> 1).cast_signed() ^ -((value & 1).cast_signed());
                 passes(zigzag) || passes(value.cast_signed())
             });
-            varint || float(rest).is_some_and(passes) || double(rest).is_some_and(passes)
+            varint || parse_f32(tail).is_some_and(passes) || parse_f64(tail).is_some_and(passes)
         })
 }
 
-fn varint(bytes: &[u8]) -> Option<u64> {
+fn parse_varint(bytes: &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(VARINT_BYTES_MAX).enumerate() {
         value |= u64::from(byte & 0x7f).checked_shl(u32::try_from(7 * index).ok()?)?;
@@ -89,25 +89,25 @@ fn varint(bytes: &[u8]) -> Option<u64> {
     None
 }
 
-fn float(bytes: &[u8]) -> Option<i64> {
+fn parse_f32(bytes: &[u8]) -> Option<i64> {
     let value = f32::from_le_bytes(*bytes.first_chunk()?);
-    (value.abs() <= FLOAT_MAX).then(|| whole(value.into()))?
+    (value.abs() <= EXACT_F32_MAX).then(|| to_whole_number(value.into()))?
 }
 
-fn double(bytes: &[u8]) -> Option<i64> {
-    whole(f64::from_le_bytes(*bytes.first_chunk()?))
+fn parse_f64(bytes: &[u8]) -> Option<i64> {
+    to_whole_number(f64::from_le_bytes(*bytes.first_chunk()?))
 }
 
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the value is whole and exact"
 )]
-fn whole(value: f64) -> Option<i64> {
-    (value.abs() <= DOUBLE_MAX && value.fract() == 0.0).then_some(value as i64)
+fn to_whole_number(value: f64) -> Option<i64> {
+    (value.abs() <= EXACT_F64_MAX && value.fract() == 0.0).then_some(value as i64)
 }
 
-/// The text with decimal digits of other scripts as ASCII, and without invisible characters.
-fn with_ascii_digits(text: &[u8]) -> Cow<'_, [u8]> {
+/// Converts decimal digits of other scripts to ASCII, and removes invisible characters.
+fn to_ascii_digits(text: &[u8]) -> Cow<'_, [u8]> {
     if text.is_ascii() {
         return Cow::Borrowed(text);
     }
@@ -119,39 +119,41 @@ fn with_ascii_digits(text: &[u8]) -> Cow<'_, [u8]> {
             '\u{ff0c}' | '\u{66c}' => ascii.push(','),
             '\u{ff0e}' | '\u{66b}' => ascii.push('.'),
             '\u{2019}' => ascii.push('\''),
-            char => ascii.push(ascii_digit(char).unwrap_or(char)),
+            char => ascii.push(to_ascii_digit(char).unwrap_or(char)),
         }
     }
     Cow::Owned(ascii.into_bytes())
 }
 
-fn ascii_digit(char: char) -> Option<char> {
+fn to_ascii_digit(char: char) -> Option<char> {
     let code = u32::from(char);
-    let index = ZEROS.partition_point(|zero| *zero <= code).checked_sub(1)?;
-    char::from_digit(code - ZEROS.get(index)?, 10)
+    let index = DIGIT_ZEROS
+        .partition_point(|zero| *zero <= code)
+        .checked_sub(1)?;
+    char::from_digit(code - DIGIT_ZEROS.get(index)?, 10)
 }
 
 /// Returns whether any number in ASCII digits passes a test.
 fn any_in_digits(text: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
-    let mut rest = text;
+    let mut tail = text;
     loop {
-        let Some(start) = rest.iter().position(u8::is_ascii_digit) else {
+        let Some(start) = tail.iter().position(u8::is_ascii_digit) else {
             return false;
         };
-        let (run, after) = split_digits(rest.get(start..).unwrap_or_default());
-        if either_sign(run, passes)
-            || scaled(run, after).is_some_and(|digits| either_sign(&digits, passes))
-            || any_grouped(run, after, passes)
+        let (digit_run, after) = split_digits(tail.get(start..).unwrap_or_default());
+        if any_sign_passes(digit_run, passes)
+            || scale_digits(digit_run, after).is_some_and(|digits| any_sign_passes(&digits, passes))
+            || any_in_groups(digit_run, after, passes)
         {
             return true;
         }
-        rest = after;
+        tail = after;
     }
 }
 
 /// Returns whether the number with these digits, or its negative, passes a test.
-fn either_sign(digits: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
-    let digits = without_zeros(digits);
+fn any_sign_passes(digits: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
+    let digits = strip_leading_zeros(digits);
     if digits.len() > DIGITS_MAX {
         return false;
     }
@@ -161,21 +163,23 @@ fn either_sign(digits: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
     passes(number) || passes(-number)
 }
 
-/// The digits of a whole number in decimal or exponent form.
-fn scaled(run: &[u8], after: &[u8]) -> Option<Vec<u8>> {
+/// Finds the digits of a whole number in decimal or exponent form.
+fn scale_digits(digit_run: &[u8], after: &[u8]) -> Option<Vec<u8>> {
     let (fraction, after) = match after.split_first() {
-        Some((b'.', rest)) => split_digits(rest),
+        Some((b'.', tail)) => split_digits(tail),
         _ => (&[][..], after),
     };
     let exponent = match after.split_first() {
-        Some((b'e' | b'E', rest)) => exponent(rest),
+        Some((b'e' | b'E', tail)) => parse_exponent(tail),
         _ => 0,
     };
     if fraction.is_empty() && exponent == 0 {
         return None;
     }
-    let point = i64::try_from(run.len()).ok()?.saturating_add(exponent);
-    let all = run.iter().chain(fraction).copied();
+    let point = i64::try_from(digit_run.len())
+        .ok()?
+        .saturating_add(exponent);
+    let all = digit_run.iter().chain(fraction).copied();
     let first = all.clone().position(|digit| digit != b'0')?;
     let all = all.skip(first);
     let point = point.saturating_sub(i64::try_from(first).ok()?);
@@ -186,11 +190,11 @@ fn scaled(run: &[u8], after: &[u8]) -> Option<Vec<u8>> {
     is_whole.then(|| all.chain(std::iter::repeat(b'0')).take(point).collect())
 }
 
-/// The exponent after an `e`; 0 if there is none.
-fn exponent(text: &[u8]) -> i64 {
+/// Parses the exponent after an `e`; 0 if there is none.
+fn parse_exponent(text: &[u8]) -> i64 {
     let (sign, text) = match text.split_first() {
-        Some((b'-', rest)) => (-1, rest),
-        Some((b'+', rest)) => (1, rest),
+        Some((b'-', tail)) => (-1, tail),
+        Some((b'+', tail)) => (1, tail),
         _ => (1, text),
     };
     let (digits, _) = split_digits(text);
@@ -203,14 +207,14 @@ fn exponent(text: &[u8]) -> i64 {
 }
 
 /// Returns whether any number in groups of three digits passes a test.
-fn any_grouped(run: &[u8], mut after: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
-    if run.len() > GROUP_DIGITS {
+fn any_in_groups(digit_run: &[u8], mut after: &[u8], passes: &impl Fn(i64) -> bool) -> bool {
+    if digit_run.len() > GROUP_DIGITS {
         return false;
     }
-    let mut digits = run.to_vec();
+    let mut digits = digit_run.to_vec();
     while digits.len() <= DIGITS_MAX {
         let group = match after.split_first() {
-            Some((b',' | b'.' | b'_' | b'\'' | b' ', rest)) => split_digits(rest),
+            Some((b',' | b'.' | b'_' | b'\'' | b' ', tail)) => split_digits(tail),
             _ => return false,
         };
         if group.0.len() != GROUP_DIGITS {
@@ -218,7 +222,7 @@ fn any_grouped(run: &[u8], mut after: &[u8], passes: &impl Fn(i64) -> bool) -> b
         }
         digits.extend(group.0);
         after = group.1;
-        if either_sign(&digits, passes) {
+        if any_sign_passes(&digits, passes) {
             return true;
         }
     }
@@ -231,36 +235,36 @@ fn split_digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(end)
 }
 
-fn without_zeros(digits: &[u8]) -> &[u8] {
+fn strip_leading_zeros(digits: &[u8]) -> &[u8] {
     let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
     digits.get(zeros..).unwrap_or_default()
 }
 
-/// The text with its outermost escapes resolved; `None` if it has none.
-fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+/// Resolves the outermost escapes of a text; `None` if it has none.
+fn unescape(text: &[u8]) -> Option<Vec<u8>> {
     let mut inner = Vec::new();
-    let mut rest = text;
+    let mut tail = text;
     let mut has_escapes = false;
-    while let Some(at) = rest.iter().position(|byte| b"\\%&".contains(byte)) {
-        let (before, from) = rest.split_at(at);
+    while let Some(index) = tail.iter().position(|byte| b"\\%&".contains(byte)) {
+        let (before, escaped) = tail.split_at(index);
         inner.extend(before);
-        let (char, length) = match escape(from) {
-            Some(found) => {
+        let (char, length) = match parse_escape(escaped) {
+            Some(unescaped) => {
                 has_escapes = true;
-                found
+                unescaped
             }
-            None => (from.first().map_or('\0', |byte| char::from(*byte)), 1),
+            None => (escaped.first().map_or('\0', |byte| char::from(*byte)), 1),
         };
         inner.extend(char.encode_utf8(&mut [0; 4]).as_bytes());
-        rest = from.get(length..).unwrap_or_default();
+        tail = escaped.get(length..).unwrap_or_default();
     }
-    inner.extend(rest);
+    inner.extend(tail);
     has_escapes.then_some(inner)
 }
 
-/// The character of an escape at the start, and the length of the escape.
-fn escape(text: &[u8]) -> Option<(char, usize)> {
-    let hex = |from: usize, to: usize| number(text.get(from..to)?, 16);
+/// Parses an escape at the start. Returns its character and its length.
+fn parse_escape(text: &[u8]) -> Option<(char, usize)> {
+    let hex = |from: usize, to: usize| parse_number(text.get(from..to)?, 16);
     match text {
         [b'\\', b'u', ..] => {
             let first = u16::try_from(hex(2, 6)?).ok()?;
@@ -274,23 +278,23 @@ fn escape(text: &[u8]) -> Option<(char, usize)> {
         }
         [b'\\', char @ (b'\\' | b'"' | b'/'), ..] => Some((char::from(*char), 2)),
         // A percent sign escapes one byte: digits beyond ASCII take several.
-        [b'%', b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => percent(text),
-        [b'&', b'#', b'x' | b'X', rest @ ..] => {
-            reference(rest, 16).map(|(c, length)| (c, length + 3))
+        [b'%', b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => decode_percent(text),
+        [b'&', b'#', b'x' | b'X', tail @ ..] => {
+            decode_reference(tail, 16).map(|(c, length)| (c, length + 3))
         }
-        [b'&', b'#', rest @ ..] => reference(rest, 10).map(|(c, length)| (c, length + 2)),
+        [b'&', b'#', tail @ ..] => decode_reference(tail, 10).map(|(c, length)| (c, length + 2)),
         _ => None,
     }
 }
 
-/// The character of one to four bytes that are percent-encoded.
-fn percent(text: &[u8]) -> Option<(char, usize)> {
+/// Decodes a character of one to four percent-encoded bytes.
+fn decode_percent(text: &[u8]) -> Option<(char, usize)> {
     let mut bytes = Vec::new();
     for escape in text.chunks(3).take(4) {
         let [b'%', digits @ ..] = escape else {
             return None;
         };
-        bytes.push(u8::try_from(number(digits, 16).filter(|_| digits.len() == 2)?).ok()?);
+        bytes.push(u8::try_from(parse_number(digits, 16).filter(|_| digits.len() == 2)?).ok()?);
         if let Ok(char) = std::str::from_utf8(&bytes) {
             return Some((char.chars().next()?, 3 * bytes.len()));
         }
@@ -298,16 +302,19 @@ fn percent(text: &[u8]) -> Option<(char, usize)> {
     None
 }
 
-/// The character of a numeric reference of XML after its prefix, and the length of the rest.
-fn reference(text: &[u8], radix: u32) -> Option<(char, usize)> {
+/// Decodes a numeric reference of XML without its prefix. Returns the character and the length.
+fn decode_reference(text: &[u8], radix: u32) -> Option<(char, usize)> {
     let end = text
         .iter()
         .take(DIGITS_MAX)
         .position(|byte| *byte == b';')?;
-    Some((char::from_u32(number(text.get(..end)?, radix)?)?, end + 1))
+    Some((
+        char::from_u32(parse_number(text.get(..end)?, radix)?)?,
+        end + 1,
+    ))
 }
 
-fn number(digits: &[u8], radix: u32) -> Option<u32> {
+fn parse_number(digits: &[u8], radix: u32) -> Option<u32> {
     let text = std::str::from_utf8(digits).ok()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_plain.then(|| u32::from_str_radix(text, radix).ok())?
@@ -319,7 +326,7 @@ mod tests {
 
     /// Returns whether the text contains the number.
     fn has(text: impl AsRef<[u8]>, number: i64) -> bool {
-        any_in_text(text.as_ref(), &|found| found == number)
+        any_in_text(text.as_ref(), &|candidate| candidate == number)
     }
 
     #[test]
@@ -389,8 +396,12 @@ mod tests {
 
     #[test]
     fn a_number_is_found_in_every_form_of_binary() {
-        let check = |bytes: &[u8], found: bool| {
-            assert_eq!(any_in_binary(bytes, &|id| id == 4711), found, "{bytes:?}");
+        let check = |bytes: &[u8], expected: bool| {
+            assert_eq!(
+                any_in_binary(bytes, &|id| id == 4711),
+                expected,
+                "{bytes:?}"
+            );
         };
         check(&[0, 0xce, 0x49, 1], true);
         check(&[0, 0xe7, 0x24, 1], true);
@@ -411,9 +422,9 @@ mod tests {
 
     #[test]
     fn zeros_are_in_order() {
-        assert!(ZEROS.is_sorted());
-        assert_eq!(ascii_digit('\u{669}'), Some('9'));
-        assert_eq!(ascii_digit('\u{66a}'), None);
+        assert!(DIGIT_ZEROS.is_sorted());
+        assert_eq!(to_ascii_digit('\u{669}'), Some('9'));
+        assert_eq!(to_ascii_digit('\u{66a}'), None);
     }
 
     /// A digit next to a number makes another number of it, and so may an escape.

@@ -10,14 +10,14 @@ use super::PersonKind;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchedPeople {
     kind: PersonKind,
-    found: BTreeMap<i64, u64>,
+    counts: BTreeMap<i64, u64>,
 }
 
 impl SearchedPeople {
     /// Starts with a count of 0 for each person.
     pub fn new(kind: PersonKind, ids: impl IntoIterator<Item = i64>) -> Self {
-        let found = ids.into_iter().map(|id| (id, 0)).collect();
-        Self { kind, found }
+        let counts = ids.into_iter().map(|id| (id, 0)).collect();
+        Self { kind, counts }
     }
 
     /// The same people with counts of 0.
@@ -35,23 +35,23 @@ impl SearchedPeople {
     /// Returns whether a person is searched for.
     #[must_use]
     pub fn contains(&self, id: i64) -> bool {
-        self.found.contains_key(&id)
+        self.counts.contains_key(&id)
     }
 
     /// The ids, in ascending order.
     pub fn ids(&self) -> impl Iterator<Item = i64> + use<'_> {
-        self.found.keys().copied()
+        self.counts.keys().copied()
     }
 
     /// The counts by id.
     pub fn iter(&self) -> impl Iterator<Item = (i64, u64)> + use<'_> {
-        self.found.iter().map(|(id, found)| (*id, *found))
+        self.counts.iter().map(|(id, count)| (*id, *count))
     }
 
     /// Counts a person, if searched for.
     pub fn increment(&mut self, id: i64) {
-        if let Some(found) = self.found.get_mut(&id) {
-            *found += 1;
+        if let Some(count) = self.counts.get_mut(&id) {
+            *count += 1;
         }
     }
 
@@ -73,8 +73,8 @@ impl SearchedPeople {
     /// Adds the counts of another search.
     pub fn add(&mut self, other: &Self) {
         for (id, count) in other.iter() {
-            if let Some(found) = self.found.get_mut(&id) {
-                *found += count;
+            if let Some(sum) = self.counts.get_mut(&id) {
+                *sum += count;
             }
         }
     }

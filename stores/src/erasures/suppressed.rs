@@ -15,8 +15,8 @@ use sha2::Sha256;
 
 use super::{Erasure, Key, Person, PersonHash, PersonKind, numbers};
 
-/// The number of cached answers: the same ids are repeated often, and a hash is expensive.
-const CACHED_MAX: usize = 1 << 16;
+/// The number of cached results: the same ids are repeated often, and a hash is expensive.
+const CACHED_PEOPLE_MAX: usize = 1 << 16;
 /// Larger binary data is redacted without a search, which would take too long.
 const BINARY_BYTES_MAX: usize = 64 << 10;
 
@@ -70,8 +70,8 @@ pub struct SuppressedPeople {
 
 impl SuppressedPeople {
     pub(super) fn new(key: Key, erasures: &[Erasure]) -> Self {
-        let newest = |mut of: Box<dyn FnMut(&&Erasure) -> bool>| {
-            let numbers = erasures.iter().filter(|erasure| of(erasure));
+        let newest = |mut condition: Box<dyn FnMut(&&Erasure) -> bool>| {
+            let numbers = erasures.iter().filter(|erasure| condition(erasure));
             numbers.map(|erasure| erasure.number).max().unwrap_or(0)
         };
         Self {
@@ -79,7 +79,7 @@ impl SuppressedPeople {
             newest: newest(Box::new(|_| true)),
             newest_listener: newest(Box::new(|erasure| erasure.kind == PersonKind::Listener)),
             newest_athlete: newest(Box::new(|erasure| erasure.kind == PersonKind::Athlete)),
-            people: erasures.iter().map(|one| (one.kind, one.person)).collect(),
+            people: erasures.iter().map(|e| (e.kind, e.person)).collect(),
             cache: Mutex::default(),
         }
     }
@@ -110,18 +110,18 @@ impl SuppressedPeople {
             return false;
         }
         let cache = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = cache().get(&person) {
-            return *known;
+        if let Some(is_suppressed) = cache().get(&person) {
+            return *is_suppressed;
         }
-        let found = self
+        let is_suppressed = self
             .people
-            .contains(&(person.kind, person_hash(&self.key, person)));
+            .contains(&(person.kind, hash_person(&self.key, person)));
         let mut cache = cache();
-        if cache.len() >= CACHED_MAX {
+        if cache.len() >= CACHED_PEOPLE_MAX {
             cache.clear();
         }
-        cache.insert(person, found);
-        found
+        cache.insert(person, is_suppressed);
+        is_suppressed
     }
 
     /// Returns whether a listener is suppressed.
@@ -147,14 +147,14 @@ impl SuppressedPeople {
             PersonKind::Athlete => self.newest_athlete > 0,
         };
         // The cache is not used: the numbers in dead letters would evict those of valid events.
-        let has = |person: Person| {
+        let is_suppressed = |person: Person| {
             self.people
-                .contains(&(person.kind, person_hash(&self.key, person)))
+                .contains(&(person.kind, hash_person(&self.key, person)))
         };
         let raw = &letter.raw;
-        let is_mentioned = person_fields(source).is_some_and(|(kind, _)| is_erased(kind))
+        let is_mentioned = list_person_fields(source).is_some_and(|(kind, _)| is_erased(kind))
             && ((raw.len() > BINARY_BYTES_MAX && !numbers::is_text(raw))
-                || may_mention(source, raw, has));
+                || may_mention(source, raw, is_suppressed));
         if is_mentioned {
             letter.raw.clear();
             letter.reason = REDACTED_REASON.to_owned();
@@ -167,29 +167,30 @@ impl SuppressedPeople {
 /// search covers the person's fields, unknown fields, nested objects and lists, and the names of
 /// fields. In other data, any number may be an id, in each form that [`numbers`] finds. So there
 /// are false positives, but no false negatives.
-pub(crate) fn may_mention(source: Source, raw: &[u8], has: impl Fn(Person) -> bool) -> bool {
-    let Some((kind, fields)) = person_fields(source) else {
+pub(crate) fn may_mention(source: Source, raw: &[u8], matches: impl Fn(Person) -> bool) -> bool {
+    let Some((kind, fields)) = list_person_fields(source) else {
         return false;
     };
-    let has = |id: i64| has(Person { kind, id });
+    let matches = |id: i64| matches(Person { kind, id });
     if is_framed(raw) || !numbers::is_text(raw) {
-        return numbers::any_in_binary(raw, &has);
+        return numbers::any_in_binary(raw, &matches);
     }
     let Ok(JsonFields(object)) = serde_json::from_slice(raw) else {
-        return numbers::any_in_text(raw, &has);
+        return numbers::any_in_text(raw, &matches);
     };
     object.iter().any(|(name, value)| {
         let (name, value) = (name.as_str(), value.get());
-        let is_own = fields.contains(&name);
+        let is_person = fields.contains(&name);
         let is_other = OTHER_FIELDS.contains(&name);
-        if is_other && !is_own && !value.starts_with(['{', '[']) {
+        if is_other && !is_person && !value.starts_with(['{', '[']) {
             return false;
         }
-        let is_named = !is_own && !is_other && numbers::any_in_text(name.as_bytes(), &has);
-        is_named
+        let name_mentions =
+            !is_person && !is_other && numbers::any_in_text(name.as_bytes(), &matches);
+        name_mentions
             || match value.parse() {
-                Ok(id) => has(id),
-                Err(_) => numbers::any_in_text(value.as_bytes(), &has),
+                Ok(id) => matches(id),
+                Err(_) => numbers::any_in_text(value.as_bytes(), &matches),
             }
     })
 }
@@ -198,7 +199,7 @@ pub(crate) fn may_mention(source: Source, raw: &[u8], has: impl Fn(Person) -> bo
 struct JsonFields<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for JsonFields<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object;
 
         impl<'de> Visitor<'de> for Object {
@@ -217,7 +218,7 @@ impl<'de> Deserialize<'de> for JsonFields<'de> {
             }
         }
 
-        from.deserialize_map(Object)
+        deserializer.deserialize_map(Object)
     }
 }
 
@@ -228,13 +229,15 @@ pub fn may_mention_kind(
     source: Source,
     raw: &[u8],
     kind: PersonKind,
-    has: impl Fn(i64) -> bool,
+    is_searched: impl Fn(i64) -> bool,
 ) -> bool {
-    may_mention(source, raw, |one| one.kind == kind && has(one.id))
+    may_mention(source, raw, |person| {
+        person.kind == kind && is_searched(person.id)
+    })
 }
 
 /// The fields in which lines of a source name a person.
-fn person_fields(source: Source) -> Option<(PersonKind, &'static [&'static str])> {
+fn list_person_fields(source: Source) -> Option<(PersonKind, &'static [&'static str])> {
     Some(match source {
         Source::Plays => (PersonKind::Listener, &["listener_id"]),
         Source::Efforts | Source::Clubs | Source::Authorizations => {
@@ -247,7 +250,7 @@ fn person_fields(source: Source) -> Option<(PersonKind, &'static [&'static str])
 }
 
 /// The hash of a person in the list.
-pub(super) fn person_hash(key: &Key, person: Person) -> PersonHash {
+pub(super) fn hash_person(key: &Key, person: Person) -> PersonHash {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         // A key may have any length.
         return PersonHash::default();
@@ -255,8 +258,8 @@ pub(super) fn person_hash(key: &Key, person: Person) -> PersonHash {
     mac.update(person.kind.name().as_bytes());
     mac.update(&person.id.to_be_bytes());
     let mut hash = PersonHash::default();
-    for (to, from) in hash.iter_mut().zip(mac.finalize().into_bytes()) {
-        *to = from;
+    for (target, byte) in hash.iter_mut().zip(mac.finalize().into_bytes()) {
+        *target = byte;
     }
     hash
 }

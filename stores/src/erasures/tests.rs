@@ -1,7 +1,7 @@
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 
-use super::suppressed::{may_mention, person_hash};
+use super::suppressed::{hash_person, may_mention};
 use super::*;
 
 fn listener(id: i64) -> Person {
@@ -14,26 +14,28 @@ fn listener(id: i64) -> Person {
 #[test]
 fn a_hash_depends_on_key_and_kind() {
     let (a, b) = (
-        person_hash(&[1; 32], listener(7)),
-        person_hash(&[2; 32], listener(7)),
+        hash_person(&[1; 32], listener(7)),
+        hash_person(&[2; 32], listener(7)),
     );
     let athlete = Person {
         kind: PersonKind::Athlete,
         id: 7,
     };
     assert!(
-        a != b && a != person_hash(&[1; 32], athlete) && a != person_hash(&[1; 32], listener(8))
+        a != b && a != hash_person(&[1; 32], athlete) && a != hash_person(&[1; 32], listener(8))
     );
 }
 
 #[test]
 fn finds_a_person_wherever_an_id_may_be() {
-    let check = |source: &str, raw: &[u8], found: bool| {
-        let source = Source::ALL.into_iter().find(|one| one.name() == source);
+    let check = |source: &str, raw: &[u8], expected: bool| {
+        let source = Source::ALL
+            .into_iter()
+            .find(|candidate| candidate.name() == source);
         let is_searched = |person: Person| person.id == 4711;
         assert_eq!(
             may_mention(source.unwrap(), raw, is_searched),
-            found,
+            expected,
             "{source:?} {raw:?}"
         );
     };
@@ -80,7 +82,7 @@ fn a_redacted_letter_keeps_its_origin() {
     let erasure = Erasure {
         number: 1,
         kind: PersonKind::Listener,
-        person: person_hash(&[3; 32], listener(4711)),
+        person: hash_person(&[3; 32], listener(4711)),
         begun_at_ms: 0,
         by: String::new(),
         reason: String::new(),
@@ -114,20 +116,23 @@ fn a_redacted_letter_keeps_its_origin() {
 
 #[test]
 fn each_person_is_counted_once_per_item() {
-    let mut found = SearchedPeople::new(PersonKind::Athlete, [7, 9, 11]);
+    let mut people = SearchedPeople::new(PersonKind::Athlete, [7, 9, 11]);
     let raw = br#"{"follower_id": 7, "followed_id": 9, "other": [7, 7, 8]}"#;
     for _ in 0..2 {
-        found
-            .count_mentions(|has| may_mention_kind(Source::Follows, raw, PersonKind::Athlete, has));
+        people.count_mentions(|matches| {
+            may_mention_kind(Source::Follows, raw, PersonKind::Athlete, matches)
+        });
     }
-    found.count_mentions(|has| may_mention_kind(Source::Plays, b"7", PersonKind::Athlete, has));
-    found.increment(11);
-    found.increment(12);
-    let all = |found: &SearchedPeople| found.iter().collect::<Vec<_>>();
-    assert_eq!(all(&found), [(7, 2), (9, 2), (11, 1)]);
-    assert_eq!(all(&found.zeroed()), [(7, 0), (9, 0), (11, 0)]);
-    let mut sum = found.zeroed();
-    sum.add(&found);
-    sum.add(&found);
-    assert_eq!(all(&sum), [(7, 4), (9, 4), (11, 2)]);
+    people.count_mentions(|matches| {
+        may_mention_kind(Source::Plays, b"7", PersonKind::Athlete, matches)
+    });
+    people.increment(11);
+    people.increment(12);
+    let list_counts = |people: &SearchedPeople| people.iter().collect::<Vec<_>>();
+    assert_eq!(list_counts(&people), [(7, 2), (9, 2), (11, 1)]);
+    assert_eq!(list_counts(&people.zeroed()), [(7, 0), (9, 0), (11, 0)]);
+    let mut sum = people.zeroed();
+    sum.add(&people);
+    sum.add(&people);
+    assert_eq!(list_counts(&sum), [(7, 4), (9, 4), (11, 2)]);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use reqwest::{Response, StatusCode, Url, header, redirect};
 
 use super::{FetchRequest, ResponseFormat};
-use crate::retry::error_chain;
+use crate::retry::format_error_chain;
 use crate::{Error, Result, Secret, tls};
 
 /// The timeout of a connection attempt.
@@ -23,13 +23,13 @@ const CONTENT_TYPES: &str = "text/csv, application/x-ndjson, application/json";
 /// [`Error::Refused`] for an invalid URL, an unexpected response (another status than 200, a
 /// redirect, another type), and one that exceeds the limits; [`Error::Unavailable`] if the server
 /// does not answer or returns a transient error; [`Error::Broken`] if the file can't be written.
-pub async fn fetch(request: &FetchRequest<'_>, to: &Path) -> Result<ResponseFormat> {
+pub async fn fetch(request: &FetchRequest<'_>, path: &Path) -> Result<ResponseFormat> {
     let (url, location) = parse_url(request.url)?;
     let operation = format!("fetching {location}");
-    let refused = |why: String| Error::Refused(format!("{operation}: {why}"));
-    let unavailable = |why: String| Error::Unavailable {
-        what: operation.clone(),
-        why,
+    let refused = |reason: String| Error::Refused(format!("{operation}: {reason}"));
+    let unavailable = |reason: String| Error::Unavailable {
+        operation: operation.clone(),
+        reason,
     };
     tls::install_crypto_provider();
     // A redirect would send the token to another server.
@@ -45,33 +45,37 @@ pub async fn fetch(request: &FetchRequest<'_>, to: &Path) -> Result<ResponseForm
     if !request.bearer.is_empty() {
         get = get.bearer_auth(request.bearer.reveal());
     }
-    let respond = async {
+    let receive = async {
         let response = get.send().await;
-        let response = response.map_err(|error| unavailable(error_chain(&error.without_url())))?;
+        let response =
+            response.map_err(|error| unavailable(format_error_chain(&error.without_url())))?;
         let format =
             response_format(&response).map_err(|rejection| match rejection.is_transient {
-                true => unavailable(rejection.why),
-                false => refused(rejection.why),
+                true => unavailable(rejection.reason),
+                false => refused(rejection.reason),
             })?;
-        write(response, request.bytes_max, to, &refused, &unavailable).await?;
+        write_body(response, request.bytes_max, path, &refused, &unavailable).await?;
         Ok(format)
     };
-    let late = |_| refused(format!("no complete response within {:?}", request.timeout));
-    tokio::time::timeout(request.timeout, respond)
+    let timeout_error = |_| refused(format!("no complete response within {:?}", request.timeout));
+    tokio::time::timeout(request.timeout, receive)
         .await
-        .map_err(late)?
+        .map_err(timeout_error)?
 }
 
 /// The URL, and the part of it that may be shown.
 fn parse_url(url: &Secret) -> Result<(Url, String)> {
-    let wrong =
-        |why: &str| Error::Refused(format!("the URL of the expected totals is invalid: {why}"));
-    let url = Url::parse(url.reveal()).map_err(|error| wrong(&error.to_string()))?;
+    let invalid_url = |reason: &str| {
+        Error::Refused(format!(
+            "the URL of the expected totals is invalid: {reason}"
+        ))
+    };
+    let url = Url::parse(url.reveal()).map_err(|error| invalid_url(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(wrong("it must begin with https:// or http://"));
+        return Err(invalid_url("it must begin with https:// or http://"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(wrong(
+        return Err(invalid_url(
             "it contains a user; use a bearer token from a file or the environment instead",
         ));
     }
@@ -84,11 +88,16 @@ fn parse_url(url: &Secret) -> Result<(Url, String)> {
 
 /// The format of a response; otherwise the reason why it is rejected, and whether a retry may help.
 fn response_format(response: &Response) -> std::result::Result<ResponseFormat, Rejection> {
-    let rejected = |is_transient, why| Err(Rejection { is_transient, why });
+    let rejected = |is_transient, reason| {
+        Err(Rejection {
+            is_transient,
+            reason,
+        })
+    };
     let status = response.status();
     if status.is_redirection() {
-        let why = format!("the server redirects ({status}); use the URL that it redirects to");
-        return rejected(false, why);
+        let reason = format!("the server redirects ({status}); use the URL that it redirects to");
+        return rejected(false, reason);
     }
     if status != StatusCode::OK {
         let is_transient = status.is_server_error()
@@ -98,16 +107,18 @@ fn response_format(response: &Response) -> std::result::Result<ResponseFormat, R
             format!("the server returned {status}, not 200"),
         );
     }
-    let link = response.headers().get_all(header::LINK).iter();
-    let mut link = link.filter_map(|link| link.to_str().ok());
-    if link.any(|link| link.replace(['"', ' '], "").contains("rel=next")) {
-        let why = "the response is only one page (its header Link names the next one); use a URL that returns all of it";
-        return rejected(false, why.to_owned());
+    let links = response.headers().get_all(header::LINK).iter();
+    let mut links = links.filter_map(|link| link.to_str().ok());
+    if links.any(|link| link.replace(['"', ' '], "").contains("rel=next")) {
+        let reason = "the response is only one page (its header Link names the next one); use a URL that returns all of it";
+        return rejected(false, reason.to_owned());
     }
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let plain = kind.split(';').next().unwrap_or_default().trim();
-    match plain.to_ascii_lowercase().as_str() {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    let content_type = content_type
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    match media_type.to_ascii_lowercase().as_str() {
         "text/csv" | "application/csv" => Ok(ResponseFormat::Csv),
         "application/x-ndjson"
         | "application/jsonl"
@@ -117,7 +128,7 @@ fn response_format(response: &Response) -> std::result::Result<ResponseFormat, R
         "application/json" => Ok(ResponseFormat::Json),
         _ => rejected(
             false,
-            format!("the response has the type {kind:?}; expected one of {CONTENT_TYPES}"),
+            format!("the response has the type {content_type:?}; expected one of {CONTENT_TYPES}"),
         ),
     }
 }
@@ -125,13 +136,13 @@ fn response_format(response: &Response) -> std::result::Result<ResponseFormat, R
 /// The reason why a response is rejected.
 struct Rejection {
     is_transient: bool,
-    why: String,
+    reason: String,
 }
 
-async fn write(
+async fn write_body(
     mut response: Response,
     bytes_max: u64,
-    to: &Path,
+    path: &Path,
     refused: &impl Fn(String) -> Error,
     unavailable: &impl Fn(String) -> Error,
 ) -> Result<()> {
@@ -146,12 +157,14 @@ async fn write(
     {
         return Err(too_large());
     }
-    let broken = |error: std::io::Error| Error::broken(format!("writing {}", to.display()), error);
-    let mut file = std::io::BufWriter::new(std::fs::File::create_new(to).map_err(broken)?);
+    let broken =
+        |error: std::io::Error| Error::broken(format!("writing {}", path.display()), error);
+    let mut file = std::io::BufWriter::new(std::fs::File::create_new(path).map_err(broken)?);
     let mut bytes = 0_u64;
     loop {
         let chunk = response.chunk().await;
-        let Some(chunk) = chunk.map_err(|error| unavailable(error_chain(&error.without_url())))?
+        let Some(chunk) =
+            chunk.map_err(|error| unavailable(format_error_chain(&error.without_url())))?
         else {
             return file.flush().map_err(broken);
         };

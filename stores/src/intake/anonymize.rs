@@ -18,7 +18,7 @@ impl KeyedEvents {
         for group in &mut self.groups {
             let lines = group.values.iter().flatten();
             let lines = lines.map(|bytes| if is_framed(bytes) { &[] } else { bytes });
-            let anonymized = anonymized_lines(lines, &WriterSchemas::default(), suppressed)?;
+            let anonymized = anonymize_lines(lines, &WriterSchemas::default(), suppressed)?;
             if anonymized.is_empty() {
                 continue;
             }
@@ -32,8 +32,8 @@ impl KeyedEvents {
     }
 }
 
-/// The records of suppressed listeners by index, as lines without the listener.
-pub(super) fn anonymized_lines<'a>(
+/// Returns the records of suppressed listeners by index, as lines without the listener.
+pub(super) fn anonymize_lines<'a>(
     records: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
     writers: &WriterSchemas,
     suppressed: &SuppressedPeople,

@@ -5,15 +5,15 @@
 
 use std::collections::HashSet;
 
-use schemas::avro::{WriterSchemas, is_framed, schema_ids};
+use schemas::avro::{is_framed, schema_ids};
 use schemas::entities::{Group, Notifications};
 use schemas::line::trim_line;
 use schemas::plays;
 use schemas::source::SourceKind;
 
-use super::anonymize::anonymized_lines;
+use super::anonymize::anonymize_lines;
 use super::{CheckedLines, Intake, IntakeReport, RejectedLine, ValidInput};
-use crate::registry::Schemas;
+use crate::registry::{SchemaSource, fetch_schemas};
 use crate::{Error, Result, relay};
 
 /// The ids of the rows that were reprocessed before.
@@ -82,7 +82,7 @@ impl Intake {
         &self,
         lines: impl Iterator<Item = (u64, &'a [u8])>,
         earlier: &mut ReprocessedIds,
-        schemas: &dyn Schemas,
+        schemas: &dyn SchemaSource,
     ) -> Result<ReprocessBatch> {
         let mut checked = match self.source.kind() {
             SourceKind::Events => self.check_records(lines, schemas).await?,
@@ -121,11 +121,11 @@ impl Intake {
     pub async fn check_notifications<'a>(
         &self,
         records: impl Iterator<Item = (u64, &'a [u8])>,
-        schemas: &dyn Schemas,
+        schemas: &dyn SchemaSource,
     ) -> Result<ReprocessBatch> {
         let records: Vec<(u64, &[u8])> = records.collect();
         let bytes = || records.iter().map(|(_, bytes)| *bytes);
-        let writers = read_writers(bytes(), schemas).await?;
+        let writers = fetch_schemas(schemas, &schema_ids(bytes())).await?;
         let notifications = Notifications::read(self.source, bytes(), &writers)
             .map_err(|error| Error::broken("reading dead letters", error))?;
         let suppressed = self.ports.suppressions.recent().await;
@@ -166,8 +166,9 @@ impl Intake {
             BatchContent::Notifications { groups, report } => {
                 if !groups.is_empty() {
                     let topic = self.source.topic();
-                    let partitions = self.partitions.count(topic).await?;
-                    let records = relay::notification_records(self.source, &groups, partitions);
+                    let partitions = self.partition_counts.count(topic).await?;
+                    let records =
+                        relay::build_notification_records(self.source, &groups, partitions);
                     let now_ms = self.ports.clock.now_ms();
                     self.ports.log.append(topic, &records, now_ms).await?;
                 }
@@ -180,7 +181,7 @@ impl Intake {
     async fn check_records<'a>(
         &self,
         records: impl Iterator<Item = (u64, &'a [u8])>,
-        schemas: &dyn Schemas,
+        schemas: &dyn SchemaSource,
     ) -> Result<CheckedLines> {
         // The last byte of an Avro record may have any value.
         let records: Vec<(u64, &[u8])> = records
@@ -190,14 +191,15 @@ impl Intake {
             })
             .filter(|(_, bytes)| !bytes.is_empty())
             .collect();
-        let writers = read_writers(records.iter().map(|(_, bytes)| *bytes), schemas).await?;
+        let ids = schema_ids(records.iter().map(|(_, bytes)| *bytes));
+        let writers = fetch_schemas(schemas, &ids).await?;
         let owners = plays::check_records(records.iter().map(|(_, bytes)| *bytes), &writers)
             .map_err(|error| Error::broken("reading dead letters", error))?;
         let suppressed = self.ports.suppressions.recent().await;
         let mut anonymized = std::collections::BTreeMap::new();
         if suppressed.newest_listener() > 0 {
             let bytes = records.iter().map(|(_, bytes)| *bytes);
-            anonymized = anonymized_lines(bytes, &writers, &suppressed)?;
+            anonymized = anonymize_lines(bytes, &writers, &suppressed)?;
         }
         let records = records.iter().enumerate().map(|(index, (number, bytes))| {
             let anonymous = anonymized.get(&index).map(Vec::as_slice);
@@ -211,17 +213,5 @@ impl Intake {
             input,
             dead_letters,
         })
-    }
-}
-
-/// The schemas of the Avro records.
-async fn read_writers<'a>(
-    records: impl Iterator<Item = &'a [u8]>,
-    schemas: &dyn Schemas,
-) -> Result<WriterSchemas> {
-    let ids = schema_ids(records);
-    match ids.is_empty() {
-        true => Ok(WriterSchemas::default()),
-        false => schemas.writers(&ids).await,
     }
 }

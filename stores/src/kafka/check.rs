@@ -10,7 +10,7 @@ use schemas::source::Source;
 use super::KafkaLog;
 use super::log::Inner;
 use super::topics::{Settings, is_compacted, is_unauthorized};
-use crate::log::all_topics;
+use crate::log::list_topics;
 use crate::{Result, Server};
 
 /// Upper limit of the size of a dead letter: a line as text or in hexadecimal, and its origin.
@@ -23,7 +23,7 @@ impl Server for KafkaLog {
     }
 
     async fn diagnostics(&self) -> Result<Vec<String>> {
-        self.blocking(Inner::diagnostics).await
+        self.run_blocking(Inner::diagnostics).await
     }
 }
 
@@ -31,9 +31,9 @@ impl Inner {
     fn diagnostics(&self) -> Result<Vec<String>> {
         let mut diagnostics = Vec::new();
         let (mut existing, mut missing) = (Vec::new(), Vec::new());
-        for (topic, _) in all_topics(1) {
+        for (topic, _) in list_topics(1) {
             let name = self.cluster.namespace.topic(topic);
-            match self.partitions(&name)? {
+            match self.fetch_partition_count(&name)? {
                 Some(_) => existing.push(name),
                 None => missing.push(name),
             }
@@ -49,23 +49,35 @@ impl Inner {
             .map(|name| ResourceSpecifier::Topic(name))
             .collect();
         if !resources.is_empty() {
-            for (name, settings) in existing.iter().zip(self.cluster.settings(&resources)?) {
-                let topic_flaws = settings.map_or_else(
-                    |code| vec![unreadable_settings(&format!("the topic {name}"), code)],
+            for (name, settings) in existing
+                .iter()
+                .zip(self.cluster.fetch_settings(&resources)?)
+            {
+                let topic_problems = settings.map_or_else(
+                    |code| {
+                        vec![describe_unreadable_settings(
+                            &format!("the topic {name}"),
+                            code,
+                        )]
+                    },
                     |settings| check_topic(name, &settings),
                 );
-                diagnostics.extend(topic_flaws.iter().map(|flaw| self.with_address(flaw)));
+                diagnostics.extend(
+                    topic_problems
+                        .iter()
+                        .map(|problem| self.with_address(problem)),
+                );
             }
         }
-        if let Some(flaw) = self.check_brokers()? {
-            diagnostics.push(self.with_address(&flaw));
+        if let Some(problem) = self.check_brokers()? {
+            diagnostics.push(self.with_address(&problem));
         }
         Ok(diagnostics)
     }
 
-    fn with_address(&self, flaw: &str) -> String {
+    fn with_address(&self, problem: &str) -> String {
         format!(
-            "Kafka at {}: {flaw}",
+            "Kafka at {}: {problem}",
             self.cluster.options.bootstrap_servers
         )
     }
@@ -83,23 +95,23 @@ impl Inner {
         };
         let settings = self
             .cluster
-            .settings(&[ResourceSpecifier::Broker(broker.id())])?;
+            .fetch_settings(&[ResourceSpecifier::Broker(broker.id())])?;
         Ok(match settings.into_iter().next() {
             Some(Ok(settings)) => settings
                 .get("auto.create.topics.enable")
-                .filter(|set| *set == "true")
+                .filter(|value| *value == "true")
                 .map(|_| {
                     "auto.create.topics.enable is true: a misspelled name creates a topic. Set it to false".to_owned()
                 }),
             // Many installations let only administrators read broker settings.
             Some(Err(code)) if is_unauthorized(code) => None,
-            Some(Err(code)) => Some(unreadable_settings("the brokers", code)),
+            Some(Err(code)) => Some(describe_unreadable_settings("the brokers", code)),
             None => None,
         })
     }
 }
 
-fn unreadable_settings(resource: &str, code: Code) -> String {
+fn describe_unreadable_settings(resource: &str, code: Code) -> String {
     format!("cannot read the settings of {resource}: {code}; grant this user DESCRIBE_CONFIGS")
 }
 

@@ -1,4 +1,5 @@
-//! State that all clients of one cluster share: configuration, callbacks, and the classification of errors.
+//! State that all clients of one cluster share: configuration, callbacks, and the classification of
+//! errors.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use crate::namespace::Namespace;
 use crate::{Error, Result};
 
 /// A client error explains a failed call if it is at most this old.
-const CLIENT_ERROR_AGE_MAX: Duration = Duration::from_secs(30);
+const CLIENT_ERROR_MAX_AGE: Duration = Duration::from_secs(30);
 /// Remedy for failed authentication.
 const AUTHENTICATION_REMEDY: &str = "check user, password and mechanism";
 /// New clients wait while this many closed clients have not ended.
@@ -35,15 +36,15 @@ pub(super) struct Cluster {
     pub(super) checked_topics: Mutex<BTreeSet<String>>,
 }
 
-/// The newest error that the client library reported to a callback. It often says more than the error of the call that
-/// fails afterwards.
+/// The newest error that the client library reported to a callback. It often says more than the
+/// error of the call that fails afterwards.
 #[derive(Debug, Default)]
 struct LastClientError(Mutex<Option<ClientError>>);
 
 /// An error that the client library reported, with a remedy if one is known.
 #[derive(Debug)]
 struct ClientError {
-    at: Instant,
+    reported_at: Instant,
     reason: String,
     remedy: Option<&'static str>,
 }
@@ -58,14 +59,14 @@ impl ClientError {
             _ => None,
         };
         Self {
-            at: Instant::now(),
+            reported_at: Instant::now(),
             reason: reason.to_owned(),
             remedy,
         }
     }
 
     fn is_recent(&self) -> bool {
-        self.at.elapsed() < CLIENT_ERROR_AGE_MAX
+        self.reported_at.elapsed() < CLIENT_ERROR_MAX_AGE
     }
 }
 
@@ -118,8 +119,8 @@ impl Cluster {
         ClientCallbacks(Arc::clone(&self.last_error))
     }
 
-    /// The settings that all clients share.
-    pub(super) fn config(&self) -> ClientConfig {
+    /// Builds a configuration with the settings that all clients share.
+    pub(super) fn build_config(&self) -> ClientConfig {
         let options = &self.options;
         let mut config = ClientConfig::new();
         config
@@ -128,7 +129,8 @@ impl Cluster {
             .set("allow.auto.create.topics", "false")
             .set("socket.keepalive.enable", "true")
             .set("reconnect.backoff.max.ms", "2000")
-            // Closes a silent connection. The lower bound exceeds the half second that a fetch may wait for records.
+            // Closes a silent connection. The lower bound exceeds the half second that a fetch may
+            // wait for records.
             .set(
                 "socket.timeout.ms",
                 options.request_timeout_ms.clamp(2_000, 300_000).to_string(),
@@ -149,7 +151,7 @@ impl Cluster {
         config
     }
 
-    /// The operation and the address of the cluster, for an error message.
+    /// Describes the operation and the cluster, for an error message.
     pub(super) fn describe(&self, operation: &str) -> String {
         format!("{operation} (Kafka at {})", self.options.bootstrap_servers)
     }
@@ -166,9 +168,9 @@ impl Cluster {
                     self.unavailable(operation, error)
                 }
                 // These fields never contain the password.
-                KafkaError::ClientConfig(_, why, key, _) => Error::broken(
+                KafkaError::ClientConfig(_, reason, key, _) => Error::broken(
                     self.describe(operation),
-                    format!("cannot set {key}: {why}; check the options"),
+                    format!("cannot set {key}: {reason}; check the options"),
                 ),
                 other => Error::broken(self.describe(operation), other),
             };
@@ -177,32 +179,34 @@ impl Cluster {
     }
 
     pub(super) fn classify_code(&self, operation: &str, code: Code) -> Error {
-        let what = self.describe(operation);
+        let subject = self.describe(operation);
         match code {
-            Code::UnknownTopicOrPartition | Code::UnknownTopic => Error::NoPartition { what },
+            Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+                Error::NoPartition { operation: subject }
+            }
             // The client also reports this while a partition has no leader.
             Code::UnknownPartition => {
                 self.unavailable(operation, "the partition has no leader or does not exist")
             }
             Code::MessageSizeTooLarge | Code::InvalidMessageSize => Error::Refused(format!(
-                "{what}: a record is larger than the topic's max.message.bytes or the option record_bytes_max"
+                "{subject}: a record is larger than the topic's max.message.bytes or the option record_bytes_max"
             )),
             Code::TopicAuthorizationFailed
             | Code::GroupAuthorizationFailed
             | Code::ClusterAuthorizationFailed
             | Code::TransactionalIdAuthorizationFailed => Error::broken(
-                what,
+                subject,
                 format!("{code}; grant this user access, and try again"),
             ),
             Code::Authentication | Code::SaslAuthenticationFailed => {
-                let why = self.with_last_error(code);
-                if why.ends_with(AUTHENTICATION_REMEDY) {
-                    return Error::broken(what, why);
+                let reason = self.with_last_error(code);
+                if reason.ends_with(AUTHENTICATION_REMEDY) {
+                    return Error::broken(subject, reason);
                 }
-                Error::broken(what, format!("{why}; {AUTHENTICATION_REMEDY}"))
+                Error::broken(subject, format!("{reason}; {AUTHENTICATION_REMEDY}"))
             }
             Code::BadMessage | Code::BadCompression | Code::InvalidMessage => Error::broken(
-                what,
+                subject,
                 format!("{code}: a record is damaged; restore the partition from a replica"),
             ),
             Code::InvalidReplicationFactor
@@ -212,32 +216,32 @@ impl Cluster {
             | Code::PolicyViolation
             | Code::UnsupportedFeature
             | Code::UnsupportedVersion => Error::broken(
-                what,
+                subject,
                 format!("{code}; check the options and the brokers' settings"),
             ),
             code => self.unavailable(operation, code),
         }
     }
 
-    pub(super) fn unavailable(&self, operation: &str, why: impl ToString) -> Error {
+    pub(super) fn unavailable(&self, operation: &str, reason: impl ToString) -> Error {
         Error::Unavailable {
-            what: self.describe(operation),
-            why: self.with_last_error(why),
+            operation: self.describe(operation),
+            reason: self.with_last_error(reason),
         }
     }
 
     /// Adds the last client error, if it is recent, to the reason of a failure.
-    fn with_last_error(&self, why: impl ToString) -> String {
-        let why = why.to_string();
+    fn with_last_error(&self, failure: impl ToString) -> String {
+        let failure = failure.to_string();
         let last_error = (self.last_error.0)
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         match last_error.as_ref().filter(|error| error.is_recent()) {
             Some(ClientError { reason, remedy, .. }) => match remedy {
-                Some(remedy) => format!("{why} ({reason}); {remedy}"),
-                None => format!("{why} ({reason})"),
+                Some(remedy) => format!("{failure} ({reason}); {remedy}"),
+                None => format!("{failure} ({reason})"),
             },
-            None => why,
+            None => failure,
         }
     }
 
@@ -252,20 +256,21 @@ impl Cluster {
         if *count < CLOSING_CLIENTS_MAX {
             return Ok(());
         }
-        let why = format!("{count} closed clients have not ended yet");
-        Err(self.unavailable(operation, why))
+        let reason = format!("{count} closed clients have not ended yet");
+        Err(self.unavailable(operation, reason))
     }
 
-    /// Drops a client on a thread of its own, because dropping it may wait for brokers without limit.
+    /// Drops a client on a thread of its own, because dropping it may wait for brokers without
+    /// limit.
     pub(super) fn close_in_background(&self, client: impl Send + 'static) {
         let closing = Arc::clone(&self.closing);
         closing.add(1);
-        let end = move || {
+        let close = move || {
             drop(client);
             closing.add(-1);
         };
-        let spawned = std::thread::Builder::new().name("kafka-close".to_owned());
-        if let Err(error) = spawned.spawn(end) {
+        let thread = std::thread::Builder::new().name("kafka-close".to_owned());
+        if let Err(error) = thread.spawn(close) {
             self.closing.add(-1);
             tracing::warn!(%error, "cannot start the thread that closes a Kafka client");
         }
@@ -295,10 +300,10 @@ pub(super) fn drain_events(client: &BaseConsumer<ClientCallbacks>) {
 
 /// Runs a blocking call on the thread pool for such calls.
 pub(super) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
+    call: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
+    match tokio::task::spawn_blocking(call).await {
+        Ok(outcome) => outcome,
         Err(error) => Err(Error::broken("running a call of the Kafka client", error)),
     }
 }

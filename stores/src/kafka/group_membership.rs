@@ -1,7 +1,7 @@
 //! Shares the partitions of a topic with other processes through a consumer group.
 //!
-//! The group only assigns partitions. They are paused, and no records are read through the member: the workers read the
-//! partitions with consumers of their own.
+//! The group only assigns partitions. They are paused, and no records are read through the member:
+//! the workers read the partitions with consumers of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn assign(
 
 impl MemberCallbacks {
     fn add_assigned(&self, partitions: &TopicPartitionList) {
-        let added = numbers(partitions);
+        let added = collect_numbers(partitions);
         tracing::info!(partitions = ?added, "partitions were assigned to this process");
         metrics::counter!("backstitch_kafka_partitions_assigned_total")
             .increment(added.len() as u64);
@@ -101,7 +101,7 @@ impl MemberCallbacks {
     }
 
     fn remove_revoked(&self, partitions: &TopicPartitionList) {
-        let revoked = numbers(partitions);
+        let revoked = collect_numbers(partitions);
         tracing::info!(partitions = ?revoked, "partitions were revoked from this process");
         self.update(|assigned| assigned.retain(|number| !revoked.contains(number)));
     }
@@ -115,9 +115,11 @@ impl MemberCallbacks {
     }
 }
 
-fn numbers(partitions: &TopicPartitionList) -> BTreeSet<u32> {
+fn collect_numbers(partitions: &TopicPartitionList) -> BTreeSet<u32> {
     let elements = partitions.elements();
-    let numbers = elements.iter().map(|one| u32::try_from(one.partition()));
+    let numbers = elements
+        .iter()
+        .map(|element| u32::try_from(element.partition()));
     numbers.flatten().collect()
 }
 
@@ -126,12 +128,12 @@ pub(super) fn join(cluster: &Arc<Cluster>, topic: String) -> Result<GroupMembers
     let (sender, assigned) = watch::channel(Assignment::Some(BTreeSet::new()));
     let (stop, stopped) = sync_channel::<()>(0);
     let operation = format!("joining the consumer group of {topic}");
-    let what = cluster.describe(&operation);
+    let subject = cluster.describe(&operation);
     let cluster = Arc::clone(cluster);
     std::thread::Builder::new()
         .name("kafka-member".to_owned())
         .spawn(move || run_member(&cluster, &topic, &Arc::new(sender), &stopped))
-        .map_err(|error| Error::broken(what, error))?;
+        .map_err(|error| Error::broken(subject, error))?;
     Ok(GroupMembership::new(assigned, LeaveOnDrop { _stop: stop }))
 }
 
@@ -172,7 +174,7 @@ fn create_member(
     assigned: &Arc<watch::Sender<Assignment>>,
 ) -> KafkaResult<BaseConsumer<MemberCallbacks>> {
     let session_ms = cluster.options.session_timeout_ms.max(1_000);
-    let mut config = cluster.config();
+    let mut config = cluster.build_config();
     config
         .set("group.id", cluster.namespace.group(GROUP))
         .set("partition.assignment.strategy", "cooperative-sticky")
@@ -207,14 +209,16 @@ fn poll_member(
             }
             Some(Err(error)) => {
                 let operation = format!("polling the consumer group of {topic}");
-                let why = cluster.classify_error(&operation, &error);
-                let is_due = warned_at.is_none_or(|at: Instant| at.elapsed() > WARNING_INTERVAL);
-                // A permanent error, such as a missing right, keeps this process without partitions.
-                if why.kind() != ErrorKind::Retry && is_due {
-                    tracing::warn!(topic, %why, "this process is assigned no partitions");
+                let error = cluster.classify_error(&operation, &error);
+                let is_due = warned_at
+                    .is_none_or(|warned_at: Instant| warned_at.elapsed() > WARNING_INTERVAL);
+                // A permanent error, such as a missing right, keeps this process without
+                // partitions.
+                if error.kind() != ErrorKind::Retry && is_due {
+                    tracing::warn!(topic, %error, "this process is assigned no partitions");
                     warned_at = Some(Instant::now());
                 } else {
-                    tracing::debug!(topic, %why, "the member of the consumer group got an error");
+                    tracing::debug!(topic, %error, "the member of the consumer group got an error");
                 }
             }
         }

@@ -21,7 +21,7 @@ use super::producer::Appender;
 use super::reader::{Partition, Prefetch, ReadOutcome, Reader};
 use super::reader_pool::ReaderPool;
 use crate::log::{
-    FetchLimit, Fetched, GroupMembership, LogRead, LogWrite, NewRecords, Records, Span,
+    FetchLimit, FetchedRecords, GroupMembership, LogRead, LogWrite, NewRecords, Records, Span,
     TopicRetention,
 };
 use crate::namespace::Namespace;
@@ -72,7 +72,7 @@ impl KafkaLog {
         // Checked here because the client's message does not name the file.
         tls::read_certificates(&options.ca_file)?;
         let operation = "creating a client";
-        let mut config = cluster.config();
+        let mut config = cluster.build_config();
         config.set("isolation.level", "read_committed");
         let metadata_client: BaseConsumer<ClientCallbacks> = config
             .create_with_context(cluster.callbacks())
@@ -98,7 +98,7 @@ impl KafkaLog {
         partition: u32,
         from: FetchStart,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         let cluster = &self.inner.cluster;
         let name = cluster.namespace.topic(topic);
         let operation = format!("reading {name}/{partition}");
@@ -108,8 +108,8 @@ impl KafkaLog {
                 permit.map_err(|error| Error::broken(cluster.describe(&operation), error))?
             }
             Err(_) => {
-                let why = "all consumers are busy; raise consumers_max";
-                return Err(cluster.unavailable(&operation, why));
+                let reason = "all consumers are busy; raise consumers_max";
+                return Err(cluster.unavailable(&operation, reason));
             }
         };
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
@@ -117,7 +117,7 @@ impl KafkaLog {
             topic: name,
             number,
         };
-        self.blocking(move |inner| {
+        self.run_blocking(move |inner| {
             let fetched = inner.fetch(&partition, from, limit, &operation);
             drop(permit);
             fetched
@@ -125,12 +125,12 @@ impl KafkaLog {
         .await
     }
 
-    pub(super) async fn blocking<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.inner);
-        run_blocking(move || work(&inner)).await
+        run_blocking(move || call(&inner)).await
     }
 }
 
@@ -148,42 +148,46 @@ enum FetchStart {
 #[async_trait]
 impl LogRead for KafkaLog {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
-        let name = self.inner.cluster.namespace.topic(topic);
+        let topic_name = self.inner.cluster.namespace.topic(topic);
         let partitions = {
-            let name = name.clone();
-            let read = self.blocking(move |inner| inner.partitions(&name));
-            let Some(partitions) = read.await? else {
+            let topic_name = topic_name.clone();
+            let count = self.run_blocking(move |inner| inner.fetch_partition_count(&topic_name));
+            let Some(partitions) = count.await? else {
                 return Ok(Vec::new());
             };
             partitions
         };
-        let (start_topic, end_topic) = (name.clone(), name);
+        let (start_topic, end_topic) = (topic_name.clone(), topic_name);
         let range = 0..partitions;
         let (starts, ends) = tokio::join!(
-            self.blocking({
+            self.run_blocking({
                 let range = range.clone();
-                move |inner| inner.offsets(&start_topic, range, KafkaOffset::Beginning)
+                move |inner| inner.fetch_offsets(&start_topic, range, KafkaOffset::Beginning)
             }),
-            self.blocking(move |inner| inner.offsets(&end_topic, range, KafkaOffset::End)),
+            self.run_blocking(move |inner| inner.fetch_offsets(
+                &end_topic,
+                range,
+                KafkaOffset::End
+            )),
         );
         let spans = starts?.into_iter().zip(ends?);
         Ok(spans.map(|(start, end)| Span { start, end }).collect())
     }
 
-    async fn partitions(&self, topic: &str) -> Result<u32> {
+    async fn partition_count(&self, topic: &str) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        let cached = self.inner.partition_counts().get(&name).copied();
+        let cached = self.inner.lock_partition_counts().get(&name).copied();
         if let Some((partitions, read_at)) = cached
             && read_at.elapsed() < PARTITION_COUNT_TTL
         {
             return Ok(partitions);
         }
-        let before = cached.map_or(0, |(partitions, _)| partitions);
-        let partitions = match self.partitions_now(topic).await {
+        let cached_count = cached.map_or(0, |(partitions, _)| partitions);
+        let partitions = match self.current_partition_count(topic).await {
             // A broker's metadata may not include new partitions yet.
-            Ok(partitions) => partitions.max(before),
+            Ok(partitions) => partitions.max(cached_count),
             // The number never decreases, so readers need not wait for unreachable brokers.
-            Err(error) if before > 0 && error.kind() == ErrorKind::Retry => before,
+            Err(error) if cached_count > 0 && error.kind() == ErrorKind::Retry => cached_count,
             Err(error) => return Err(error),
         };
         if partitions > 0 {
@@ -192,9 +196,11 @@ impl LogRead for KafkaLog {
         Ok(partitions)
     }
 
-    async fn partitions_now(&self, topic: &str) -> Result<u32> {
+    async fn current_partition_count(&self, topic: &str) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        let partitions = self.blocking(move |inner| inner.partitions(&name)).await;
+        let partitions = self
+            .run_blocking(move |inner| inner.fetch_partition_count(&name))
+            .await;
         Ok(partitions?.unwrap_or(0))
     }
 
@@ -203,17 +209,17 @@ impl LogRead for KafkaLog {
         let number = i32::try_from(partition).unwrap_or(i32::MAX);
         let partition = Partition { topic, number };
         let operation = format!("reading the end of {}/{number}", partition.topic);
-        let span = self.blocking(move |inner| inner.span(&partition, &operation));
+        let span = self.run_blocking(move |inner| inner.fetch_span(&partition, &operation));
         Ok(span.await?.end)
     }
 
     async fn ends(&self, topic: &str) -> Result<Vec<Offset>> {
-        let partitions = self.partitions(topic).await?;
+        let partitions = self.partition_count(topic).await?;
         if partitions == 0 {
             return Ok(Vec::new());
         }
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.offsets(&name, 0..partitions, KafkaOffset::End))
+        self.run_blocking(move |inner| inner.fetch_offsets(&name, 0..partitions, KafkaOffset::End))
             .await
     }
 
@@ -223,7 +229,7 @@ impl LogRead for KafkaLog {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         self.fetch_from(topic, partition, FetchStart::Resume(from), limit)
             .await
     }
@@ -234,41 +240,46 @@ impl LogRead for KafkaLog {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         self.fetch_from(topic, partition, FetchStart::OneOff(from), limit)
             .await
     }
 
-    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
-        let one = FetchLimit {
+    async fn fetch_fresh(
+        &self,
+        topic: &str,
+        partition: u32,
+        offset: Offset,
+    ) -> Result<FetchedRecords> {
+        let single_record = FetchLimit {
             records: 1,
             bytes: usize::MAX,
         };
-        self.fetch_from(topic, partition, FetchStart::Fresh(offset), one)
+        self.fetch_from(topic, partition, FetchStart::Fresh(offset), single_record)
             .await
     }
 
     async fn retention(&self, topic: &str) -> Result<Option<TopicRetention>> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.cluster.retention(&name))
+        self.run_blocking(move |inner| inner.cluster.fetch_retention(&name))
             .await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| {
-            let one = partition..partition.saturating_add(1);
+        self.run_blocking(move |inner| {
+            let range = partition..partition.saturating_add(1);
             // Negative values are special offsets, not times.
             let time = KafkaOffset::Offset(logged_at_ms.max(0));
-            let offsets = inner.offsets(&name, one.clone(), time)?;
+            let offsets = inner.fetch_offsets(&name, range.clone(), time)?;
             if let Some(offset) = offsets.into_iter().find(|offset| *offset >= 0) {
                 return Ok(offset);
             }
-            let ends = inner.offsets(&name, one, KafkaOffset::End)?;
+            let ends = inner.fetch_offsets(&name, range, KafkaOffset::End)?;
             ends.into_iter().next().ok_or_else(|| {
                 let operation = format!("looking up an offset of {name}/{partition} by time");
-                let why = "the brokers returned no offset";
-                inner.cluster.unavailable(&operation, why)
+                let reason = "the brokers returned no offset";
+                inner.cluster.unavailable(&operation, reason)
             })
         })
         .await
@@ -284,7 +295,7 @@ impl LogRead for KafkaLog {
 impl LogWrite for KafkaLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.ensure_topic(&name, partitions))
+        self.run_blocking(move |inner| inner.ensure_topic(&name, partitions))
             .await
     }
 
@@ -300,28 +311,29 @@ impl LogWrite for KafkaLog {
         let name = self.inner.cluster.namespace.topic(topic);
         // Arrow arrays are reference-counted, so this copies no records.
         let groups = groups.to_vec();
-        self.blocking(move |inner| inner.append(&name, &groups))
+        self.run_blocking(move |inner| inner.append(&name, &groups))
             .await
     }
 
     async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
         let spans = self.spans(topic).await?;
-        // Skips partitions that already start at or after the offset, and never deletes beyond the end.
-        let before = before.iter().zip(&spans);
-        let before = before.map(|(before, span)| match *before > span.start {
-            true => (*before).min(span.end),
+        // Skips partitions that already start at or after the offset, and never deletes beyond the
+        // end.
+        let starts = before.iter().zip(&spans);
+        let starts = starts.map(|(start, span)| match *start > span.start {
+            true => (*start).min(span.end),
             false => 0,
         });
-        let before: Vec<Offset> = before.collect();
+        let starts: Vec<Offset> = starts.collect();
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.cluster.delete_before(&name, &before))
+        self.run_blocking(move |inner| inner.cluster.delete_before(&name, &starts))
             .await
     }
 }
 
 impl Inner {
-    /// The number of partitions of a topic, or `None` if the topic does not exist.
-    pub(super) fn partitions(&self, name: &str) -> Result<Option<u32>> {
+    /// Fetches the number of partitions of a topic; `None` if the topic does not exist.
+    pub(super) fn fetch_partition_count(&self, name: &str) -> Result<Option<u32>> {
         let operation = format!("reading the partitions of the topic {name}");
         let timeout = self.cluster.options.request_timeout();
         let metadata = match self.metadata_client.fetch_metadata(Some(name), timeout) {
@@ -347,15 +359,15 @@ impl Inner {
         Ok(Some(partitions))
     }
 
-    /// Caches the number of partitions of a topic. The cached number never decreases, because a broker's metadata may not
-    /// include the newest partitions.
+    /// Caches the number of partitions of a topic. The cached number never decreases, because a
+    /// broker's metadata may not include the newest partitions.
     fn cache_partition_count(&self, name: &str, partitions: u32) {
-        let mut counts = self.partition_counts();
-        let before = counts.get(name).map_or(0, |(before, _)| *before);
-        counts.insert(name.to_owned(), (partitions.max(before), Instant::now()));
+        let mut counts = self.lock_partition_counts();
+        let previous = counts.get(name).map_or(0, |(previous, _)| *previous);
+        counts.insert(name.to_owned(), (partitions.max(previous), Instant::now()));
     }
 
-    fn partition_counts(&self) -> std::sync::MutexGuard<'_, HashMap<String, (u32, Instant)>> {
+    fn lock_partition_counts(&self) -> std::sync::MutexGuard<'_, HashMap<String, (u32, Instant)>> {
         self.partition_counts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -363,29 +375,29 @@ impl Inner {
 
     /// Fails unless the partition exists.
     fn check_exists(&self, name: &str, partition: u32) -> Result<()> {
-        let cached = self.partition_counts().get(name).copied();
+        let cached = self.lock_partition_counts().get(name).copied();
         if let Some((partitions, read_at)) = cached
             && partition < partitions
             && read_at.elapsed() < PARTITION_COUNT_TTL
         {
             return Ok(());
         }
-        let partitions = self.partitions(name)?.unwrap_or(0);
+        let partitions = self.fetch_partition_count(name)?.unwrap_or(0);
         if partition < partitions {
             return Ok(());
         }
         Err(Error::NoPartition {
-            what: format!("{name}/{partition} (the topic has {partitions} partitions)"),
+            operation: format!("{name}/{partition} (the topic has {partitions} partitions)"),
         })
     }
 
-    /// Looks up an offset in each partition. `at` selects the beginning, the end, or the first record at or after a time; the
-    /// result is negative if there is no such record.
-    fn offsets(
+    /// Looks up an offset in each partition. `target` selects the beginning, the end, or the first
+    /// record at or after a time; the result is negative if there is no such record.
+    fn fetch_offsets(
         &self,
         name: &str,
         partitions: std::ops::Range<u32>,
-        at: KafkaOffset,
+        target: KafkaOffset,
     ) -> Result<Vec<Offset>> {
         let operation = format!("reading offsets of {name}");
         let classify = |error: KafkaError| self.metadata_error(&operation, &error);
@@ -396,7 +408,7 @@ impl Inner {
         for partition in partitions {
             let number = i32::try_from(partition).unwrap_or(i32::MAX);
             request
-                .add_partition_offset(name, number, at)
+                .add_partition_offset(name, number, target)
                 .map_err(classify)?;
         }
         let timeout = self.cluster.options.request_timeout();
@@ -420,7 +432,7 @@ impl Inner {
         from: FetchStart,
         limit: FetchLimit,
         operation: &str,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         let Partition { topic, number } = partition;
         let (from, mut idle, prefetch) = match from {
             FetchStart::Resume(from) => (from, self.readers.take(partition, from), Prefetch::Large),
@@ -432,7 +444,7 @@ impl Inner {
             self.check_exists(topic, u32::try_from(*number).unwrap_or(u32::MAX))?;
             self.cluster.check_not_compacted(topic)?;
         }
-        let Span { start, end } = self.span(partition, operation)?;
+        let Span { start, end } = self.fetch_span(partition, operation)?;
         if !self.readers.record_end(partition, end) {
             tracing::warn!(
                 topic,
@@ -443,13 +455,13 @@ impl Inner {
             idle = None;
         }
         if from < start || from > end {
-            return Err(out_of_range(partition, from, Span { start, end }));
+            return Err(out_of_range_error(partition, from, Span { start, end }));
         }
         if from == end {
             if let Some(reader) = idle {
                 self.readers.put_back(reader);
             }
-            return Ok(Fetched {
+            return Ok(FetchedRecords {
                 records: Records::empty(),
                 next_offset: from,
                 end,
@@ -462,7 +474,8 @@ impl Inner {
         };
         let mut outcome = reader.read(end, limit, timeout);
         if was_idle && !matches!(&outcome, Ok(ReadOutcome::Records(..))) {
-            // The reader's connection may be broken, and an end of partition that it reported may be outdated.
+            // The reader's connection may be broken, and an end of partition that it reported may
+            // be outdated.
             drop(reader);
             reader = Reader::open(&self.cluster, partition, from, prefetch)?;
             outcome = reader.read(end, limit, timeout);
@@ -473,22 +486,22 @@ impl Inner {
                     self.readers.put_back(reader);
                     self.report_lag(partition, next_offset, end);
                 }
-                Ok(Fetched {
+                Ok(FetchedRecords {
                     records: *records,
                     next_offset,
                     end: end.max(next_offset),
                 })
             }
             Ok(ReadOutcome::Stalled) => {
-                let why = format!("received no record, although the partition ends at {end}");
-                Err(self.cluster.unavailable(operation, why))
+                let reason = format!("received no record, although the partition ends at {end}");
+                Err(self.cluster.unavailable(operation, reason))
             }
-            Err(error) => Err(self.read_error(partition, from, operation, &error)?),
+            Err(error) => Err(self.classify_read_error(partition, from, operation, &error)?),
         }
     }
 
     /// Converts the error of a read that started at `from`.
-    fn read_error(
+    fn classify_read_error(
         &self,
         partition: &Partition,
         from: Offset,
@@ -498,14 +511,14 @@ impl Inner {
         let code = error.rdkafka_error_code();
         if matches!(code, Some(Code::OffsetOutOfRange | Code::AutoOffsetReset)) {
             // The records were deleted during the read.
-            let span = self.span(partition, operation)?;
-            return Ok(out_of_range(partition, from, span));
+            let span = self.fetch_span(partition, operation)?;
+            return Ok(out_of_range_error(partition, from, span));
         }
         Ok(self.cluster.classify_error(operation, error))
     }
 
     /// Reads the start and the end of a partition in one round trip.
-    fn span(&self, partition: &Partition, operation: &str) -> Result<Span> {
+    fn fetch_span(&self, partition: &Partition, operation: &str) -> Result<Span> {
         let timeout = self.cluster.options.request_timeout();
         let (topic, number) = (&partition.topic, partition.number);
         match (self.metadata_client).fetch_watermarks(topic, number, timeout) {
@@ -526,24 +539,27 @@ impl Inner {
 
     /// Creates a topic if it does not exist, and returns its number of partitions.
     fn ensure_topic(&self, name: &str, partitions: u32) -> Result<u32> {
-        if let Some(partitions) = self.partitions(name)? {
+        if let Some(partitions) = self.fetch_partition_count(name)? {
             self.cluster.check_not_compacted(name)?;
             return Ok(partitions);
         }
         self.cluster.create_topic(name, partitions)?;
         let deadline = Instant::now() + self.cluster.options.request_timeout();
         loop {
-            // The topic is usable when the broker's metadata includes it and its partitions have leaders.
-            if let Some(partitions) = self.partitions(name)?
-                && self.offsets(name, 0..partitions, KafkaOffset::End).is_ok()
+            // The topic is usable when the broker's metadata includes it and its partitions have
+            // leaders.
+            if let Some(partitions) = self.fetch_partition_count(name)?
+                && self
+                    .fetch_offsets(name, 0..partitions, KafkaOffset::End)
+                    .is_ok()
             {
                 self.cluster.check_not_compacted(name)?;
                 return Ok(partitions);
             }
             if Instant::now() >= deadline {
                 let operation = format!("creating the topic {name}");
-                let why = "its partitions have no leaders yet";
-                return Err(self.cluster.unavailable(&operation, why));
+                let reason = "its partitions have no leaders yet";
+                return Err(self.cluster.unavailable(&operation, reason));
             }
             let pause = tokio::time::sleep(NEW_TOPIC_POLL_INTERVAL);
             tokio::runtime::Handle::current().block_on(pause);
@@ -559,8 +575,9 @@ impl Inner {
         self.cluster.check_not_compacted(name)?;
         let appended = self.appender.append(name, groups);
         let first_offsets = appended.inspect_err(|_| {
-            // Marks the cached number as outdated instead of removing it: readers need it while the brokers are unreachable.
-            if let Some((_, read_at)) = self.partition_counts().get_mut(name) {
+            // Marks the cached number as outdated instead of removing it: readers need it while the
+            // brokers are unreachable.
+            if let Some((_, read_at)) = self.lock_partition_counts().get_mut(name) {
                 *read_at = read_at.checked_sub(PARTITION_COUNT_TTL).unwrap_or(*read_at);
             }
         })?;
@@ -570,7 +587,7 @@ impl Inner {
                 Some(offset) => *offset,
                 None => {
                     let partition = group.partition;
-                    self.offset_of_empty_group(name, groups, &first_offsets, index, partition)?
+                    self.find_offset_of_empty_group(name, groups, &first_offsets, index, partition)?
                 }
             };
             offsets.push(offset);
@@ -578,9 +595,9 @@ impl Inner {
         Ok(offsets)
     }
 
-    /// The offset that stands for the first record of an empty group: the first offset of the next group of the same
-    /// partition, else the end of the partition.
-    fn offset_of_empty_group(
+    /// Finds the offset to return for an empty group: the first offset of the next
+    /// group of the same partition, else the end of the partition.
+    fn find_offset_of_empty_group(
         &self,
         name: &str,
         groups: &[NewRecords],
@@ -593,12 +610,13 @@ impl Inner {
         if let Some(offset) = later.find_map(|(_, first_offset)| *first_offset) {
             return Ok(offset);
         }
-        let one = partition..partition.saturating_add(1);
-        let ends = self.offsets(name, one, KafkaOffset::End)?;
+        let range = partition..partition.saturating_add(1);
+        let ends = self.fetch_offsets(name, range, KafkaOffset::End)?;
         Ok(ends.into_iter().next().unwrap_or(0))
     }
 
-    /// Converts an error of the metadata client, after its callbacks have received the queued events.
+    /// Converts an error of the metadata client, after its callbacks have received the queued
+    /// events.
     pub(super) fn metadata_error(&self, operation: &str, error: &KafkaError) -> Error {
         drain_events(&self.metadata_client);
         self.cluster.classify_error(operation, error)
@@ -635,12 +653,12 @@ fn is_missing(error: &KafkaError) -> bool {
     )
 }
 
-fn out_of_range(partition: &Partition, asked: Offset, span: Span) -> Error {
+fn out_of_range_error(partition: &Partition, requested: Offset, span: Span) -> Error {
     let Span { start, end } = span;
     Error::OffsetOutOfRange {
         topic: partition.topic.clone(),
         partition: u32::try_from(partition.number).unwrap_or(u32::MAX),
-        requested: asked,
+        requested,
         start,
         end,
     }

@@ -1,7 +1,8 @@
 //! The log on Kafka.
 //!
-//! Required rights on topics with the namespace as prefix: `DESCRIBE`, `DESCRIBE_CONFIGS`, `READ`, `WRITE`, and `CREATE` to
-//! create them. Required right on consumer groups with that prefix: `READ`.
+//! Required rights on topics with the namespace as prefix: `DESCRIBE`, `DESCRIBE_CONFIGS`, `READ`,
+//! `WRITE`, and `CREATE` to create them. Required right on consumer groups with that prefix:
+//! `READ`.
 
 mod check;
 mod cluster;

@@ -1,7 +1,7 @@
 //! Appends records through one idempotent producer per process.
 //!
-//! The client library reports each record when enough brokers have acknowledged it, or when it failed. The queue of unsent
-//! records is bounded: an append waits while the queue is full.
+//! The client library reports each record when enough brokers have acknowledged it, or when it
+//! failed. The queue of unsent records is bounded: an append waits while the queue is full.
 
 use std::num::TryFromIntError;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -25,8 +25,8 @@ use crate::{Error, Result};
 const QUEUE_RECORDS_MAX: usize = 200_000;
 /// Upper limit of the size of the producer's queue.
 const QUEUE_KIB_MAX: usize = 128 << 10;
-/// Upper limit of one wait for queue space. It is short because the client frees the space of a record just after its
-/// delivery report.
+/// Upper limit of one wait for queue space. It is short because the client frees the space of a
+/// record just after its delivery report.
 const QUEUE_WAIT_MAX: Duration = Duration::from_millis(50);
 /// How long a call waits for delivery reports beyond the delivery timeout.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
@@ -104,12 +104,12 @@ impl QueueSpace {
     fn record_report(&self) {
         // Takes the lock only if a call waits: waits are rare, and every record has a report.
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            *self.reports() += 1;
+            *self.lock_reports() += 1;
             self.woken.notify_all();
         }
     }
 
-    fn reports(&self) -> MutexGuard<'_, u64> {
+    fn lock_reports(&self) -> MutexGuard<'_, u64> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,14 +130,16 @@ impl Drop for QueueSpaceWait<'_> {
 }
 
 impl QueueSpaceWait<'_> {
-    fn reports(&self) -> u64 {
-        *self.0.reports()
+    fn count_reports(&self) -> u64 {
+        *self.0.lock_reports()
     }
 
-    /// Waits until the number of reports differs from `before`. Returns false after [`QUEUE_WAIT_MAX`].
-    fn wait(&self, before: u64) -> bool {
-        let is_same = |reports: &mut u64| *reports == before;
-        let waited = (self.0.woken).wait_timeout_while(self.0.reports(), QUEUE_WAIT_MAX, is_same);
+    /// Waits until the number of reports differs from `reports_before`. Returns false after
+    /// [`QUEUE_WAIT_MAX`].
+    fn wait(&self, reports_before: u64) -> bool {
+        let is_same = |reports: &mut u64| *reports == reports_before;
+        let waited =
+            (self.0.woken).wait_timeout_while(self.0.lock_reports(), QUEUE_WAIT_MAX, is_same);
         let (_reports, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
@@ -150,7 +152,8 @@ type GroupedRecord<'a> = BaseRecord<'a, [u8], [u8], Arc<RecordGroup>>;
 #[derive(Debug)]
 struct RecordGroup {
     call: Arc<AppendCall>,
-    /// The smallest offset reported so far. It becomes that of the first record, because records of a group keep their order.
+    /// The smallest offset reported so far. It becomes that of the first record, because records of
+    /// a group keep their order.
     first_offset: AtomicI64,
 }
 
@@ -165,18 +168,19 @@ struct AppendCall {
 
 impl AppendCall {
     fn record_error(&self, error: &KafkaError) {
-        self.error().get_or_insert_with(|| error.clone());
+        self.lock_error().get_or_insert_with(|| error.clone());
     }
 
     fn record_report(&self) {
         if self.unreported.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The lock prevents a lost wake-up: a waiting call either sees the last report or is woken by it.
-            let _error = self.error();
+            // The lock prevents a lost wake-up: a waiting call either sees the last report or is
+            // woken by it.
+            let _error = self.lock_error();
             self.woken.notify_all();
         }
     }
 
-    fn error(&self) -> MutexGuard<'_, Option<KafkaError>> {
+    fn lock_error(&self) -> MutexGuard<'_, Option<KafkaError>> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,7 +189,7 @@ impl AppendCall {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let is_incomplete =
             |_: &mut Option<KafkaError>| self.unreported.load(Ordering::Acquire) > 0;
-        let waited = (self.woken).wait_timeout_while(self.error(), remaining, is_incomplete);
+        let waited = (self.woken).wait_timeout_while(self.lock_error(), remaining, is_incomplete);
         let (_error, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
@@ -199,25 +203,27 @@ impl Appender {
         }
     }
 
-    /// Returns the producer. Creates one at the first call, and replaces one that had a fatal error.
-    fn producer(&self, operation: &str) -> Result<Arc<ProducerHandle>> {
+    /// Returns the producer. Creates one at the first call, and replaces one that had a fatal
+    /// error.
+    fn current_producer(&self, operation: &str) -> Result<Arc<ProducerHandle>> {
         let mut current = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = current.as_ref()
             && let Some(producer) = &handle.producer
         {
-            let Some((code, why)) = producer.client().fatal_error() else {
+            let Some((code, reason)) = producer.client().fatal_error() else {
                 return Ok(Arc::clone(handle));
             };
-            tracing::warn!(%code, why, "the Kafka producer failed; replacing it");
+            tracing::warn!(%code, reason, "the Kafka producer failed; replacing it");
         }
         self.cluster.wait_for_closing_clients(operation)?;
         let timeout_ms = self.cluster.options.delivery_timeout_ms.max(1);
-        let mut config = self.cluster.config();
+        let mut config = self.cluster.build_config();
         config
             .set("enable.idempotence", "true")
             .set("acks", "all")
             .set("compression.type", "lz4")
-            // Callers append many records at once and wait for them, so lingering would only add latency.
+            // Callers append many records at once and wait for them, so lingering would only add
+            // latency.
             .set("linger.ms", "1")
             .set("batch.size", (1 << 20).to_string())
             .set("delivery.timeout.ms", timeout_ms.to_string())
@@ -242,13 +248,14 @@ impl Appender {
         Ok(handle)
     }
 
-    /// Appends records, and returns the offset of the first record of each group, or `None` for an empty group.
+    /// Appends records, and returns the offset of the first record of each group, or `None` for an
+    /// empty group.
     pub(super) fn append(&self, topic: &str, groups: &[NewRecords]) -> Result<Vec<Option<Offset>>> {
         let operation = format!("appending to {topic}");
-        let handle = self.producer(&operation)?;
+        let handle = self.current_producer(&operation)?;
         let Some(producer) = &handle.producer else {
-            let why = "the producer was closed";
-            return Err(self.cluster.unavailable(&operation, why));
+            let reason = "the producer was closed";
+            return Err(self.cluster.unavailable(&operation, reason));
         };
         let deadline = Instant::now() + self.cluster.options.delivery_timeout() + REPORT_GRACE;
         let call = Arc::new(AppendCall::default());
@@ -268,16 +275,16 @@ impl Appender {
             });
             for index in 0..records.values.len() {
                 let record = to_record(topic, records, index, &group)
-                    .map_err(|why| Error::Refused(format!("{operation}: {why}")))?;
+                    .map_err(|error| Error::Refused(format!("{operation}: {error}")))?;
                 sender.send(record)?;
             }
             sent_groups.push(group);
         }
         if !call.wait_until(deadline) {
-            let why = "the client reported no result before the deadline";
-            return Err(self.cluster.unavailable(&operation, why));
+            let reason = "the client reported no result before the deadline";
+            return Err(self.cluster.unavailable(&operation, reason));
         }
-        if let Some(error) = &*call.error() {
+        if let Some(error) = &*call.lock_error() {
             return Err(self.cluster.classify_error(&operation, error));
         }
         let first_offset = |group: Arc<RecordGroup>| {
@@ -305,15 +312,15 @@ impl RecordSender<'_> {
         let mut waiting = None::<QueueSpaceWait<'_>>;
         loop {
             // Read before the attempt, so that a report during it is not missed.
-            let reports_before = waiting.as_ref().map(QueueSpaceWait::reports);
+            let reports_before = waiting.as_ref().map(QueueSpaceWait::count_reports);
             // Counted before the attempt, because the report may arrive immediately.
             self.call.unreported.fetch_add(1, Ordering::Relaxed);
-            let (error, returned) = match self.producer.send(record) {
+            let (error, returned_record) = match self.producer.send(record) {
                 Ok(()) => return Ok(()),
                 Err(rejected) => rejected,
             };
             self.call.unreported.fetch_sub(1, Ordering::Relaxed);
-            record = returned;
+            record = returned_record;
             match error.rdkafka_error_code() {
                 Some(Code::QueueFull) if Instant::now() < self.deadline => {}
                 // The partition was added after the producer last read metadata.
@@ -327,7 +334,7 @@ impl RecordSender<'_> {
                 }
                 _ => return Err(self.classify_error(&error)),
             }
-            if let Some(error) = &*self.call.error() {
+            if let Some(error) = &*self.call.lock_error() {
                 return Err(self.classify_error(error));
             }
             metrics::counter!("backstitch_kafka_queue_full_total").increment(1);
@@ -407,12 +414,12 @@ mod tests {
         let queue_space = QueueSpace::default();
         queue_space.record_report();
         let waiting = queue_space.start_wait();
-        let before = waiting.reports();
-        assert!(!waiting.wait(before), "no report arrived since");
+        let reports_before = waiting.count_reports();
+        assert!(!waiting.wait(reports_before), "no report arrived since");
         queue_space.record_report();
-        assert!(waiting.wait(before));
+        assert!(waiting.wait(reports_before));
         drop(waiting);
         queue_space.record_report();
-        assert_eq!(*queue_space.reports(), 1, "no call waits");
+        assert_eq!(*queue_space.lock_reports(), 1, "no call waits");
     }
 }

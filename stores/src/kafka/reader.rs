@@ -1,7 +1,7 @@
 //! A consumer that reads one partition sequentially.
 //!
-//! The start offset is set at creation, and the consumer never seeks. Progress is the consumer's position, which also
-//! advances past transaction markers and records of aborted transactions.
+//! The start offset is set at creation, and the consumer never seeks. Progress is the consumer's
+//! position, which also advances past transaction markers and records of aborted transactions.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub(super) enum Prefetch {
 }
 
 impl Prefetch {
-    const fn kib(self) -> u32 {
+    const fn queue_kib(self) -> u32 {
         match self {
             // With small records, the client uses about three times as much memory per partition.
             Self::Large => 8 << 10,
@@ -53,7 +53,7 @@ pub(super) struct Reader {
     consumer: Option<BaseConsumer<ClientCallbacks>>,
     pub(super) partition: Partition,
     /// The next offset to read.
-    pub(super) next: Offset,
+    pub(super) next_offset: Offset,
     /// A record that was received but exceeded the size limit of the last fetch.
     carried_over: Option<OwnedMessage>,
     /// Set until the first read ends: connecting may delay the first record.
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader")
             .field("partition", &self.partition)
-            .field("next", &self.next)
+            .field("next_offset", &self.next_offset)
             .finish_non_exhaustive()
     }
 }
@@ -105,7 +105,7 @@ impl Reader {
         );
         cluster.wait_for_closing_clients(&operation)?;
         let classify = |error: KafkaError| cluster.classify_error(&operation, &error);
-        let mut config = cluster.config();
+        let mut config = cluster.build_config();
         config
             .set("group.id", cluster.namespace.group("backstitch.reader"))
             .set("isolation.level", "read_committed")
@@ -115,9 +115,12 @@ impl Reader {
             .set("enable.partition.eof", "true")
             .set("check.crcs", "true")
             .set("fetch.message.max.bytes", (4 << 20).to_string())
-            .set("queued.max.messages.kbytes", prefetch.kib().to_string())
-            // The pause after the prefetch queue is full. The default of 1 s is too long: the reader empties the queue
-            // sooner, and then waits.
+            .set(
+                "queued.max.messages.kbytes",
+                prefetch.queue_kib().to_string(),
+            )
+            // The pause after the prefetch queue is full. The default of 1 s is too long: the
+            // reader empties the queue sooner, and then waits.
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
         let consumer: BaseConsumer<ClientCallbacks> = config
@@ -137,16 +140,17 @@ impl Reader {
             cluster: Arc::clone(cluster),
             consumer: Some(consumer),
             partition: partition.clone(),
-            next: from,
+            next_offset: from,
             carried_over: None,
             is_new: true,
         })
     }
 
-    /// Reads records up to `end`. The caller read `end` before this call and, for a new reader, before creating it.
+    /// Reads records up to `end`. The caller read `end` before this call and, for a new reader,
+    /// before creating it.
     ///
-    /// Waits for records, but for none longer than [`STALL_TIMEOUT`]; on a new reader, not longer than
-    /// `first_record_timeout`.
+    /// Waits for records, but for none longer than [`STALL_TIMEOUT`]; on a new reader, not longer
+    /// than `first_record_timeout`.
     pub(super) fn read(
         &mut self,
         end: Offset,
@@ -160,19 +164,19 @@ impl Reader {
         };
         if let Some(message) = self.carried_over.take() {
             columns.push(&message);
-            self.next = message.offset() + 1;
+            self.next_offset = message.offset() + 1;
         }
         let mut waiting_since = Instant::now();
-        while columns.len < records_max && self.next < end {
+        while columns.len < records_max && self.next_offset < end {
             match consumer.poll(POLL_TIMEOUT) {
                 Some(Ok(message)) => {
                     if !columns.fits(&message, bytes_max) {
                         self.carried_over = Some(message.detach());
                         break;
                     }
-                    if message.offset() >= self.next {
+                    if message.offset() >= self.next_offset {
                         columns.push(&message);
-                        self.next = message.offset() + 1;
+                        self.next_offset = message.offset() + 1;
                     }
                     // Reading the clock costs more than receiving a record.
                     if columns.len.is_multiple_of(1024) {
@@ -180,16 +184,16 @@ impl Reader {
                     }
                     continue;
                 }
-                // An end of partition proves no progress: it may be outdated, or come from a new leader that lags behind the
-                // old one. Only the position counts.
+                // An end of partition proves no progress: it may be outdated, or come from a new
+                // leader that lags behind the old one. Only the position counts.
                 Some(Err(KafkaError::PartitionEOF(_))) | None => {}
                 Some(Err(error)) if is_transient(&error) => {}
                 // Returns the records that were read. The next read gets the error again.
                 Some(Err(_)) if columns.len > 0 => break,
                 Some(Err(error)) => return Err(error),
             }
-            self.next = self.next.max(position(consumer)?);
-            if self.next >= end {
+            self.next_offset = self.next_offset.max(read_position(consumer)?);
+            if self.next_offset >= end {
                 continue;
             }
             let waited = waiting_since.elapsed();
@@ -205,15 +209,19 @@ impl Reader {
             }
         }
         self.is_new = false;
-        Ok(ReadOutcome::Records(Box::new(columns.finish()), self.next))
+        Ok(ReadOutcome::Records(
+            Box::new(columns.finish()),
+            self.next_offset,
+        ))
     }
 }
 
-/// The offset after the last record or transaction marker that the consumer passed; the minimum if there was none.
-fn position(consumer: &BaseConsumer<ClientCallbacks>) -> KafkaResult<Offset> {
+/// The offset after the last record or transaction marker that the consumer passed; the minimum if
+/// there was none.
+fn read_position(consumer: &BaseConsumer<ClientCallbacks>) -> KafkaResult<Offset> {
     let position = consumer.position()?;
-    let partition = position.elements().first().map(|one| one.offset());
-    Ok(match partition {
+    let offset = position.elements().first().map(|element| element.offset());
+    Ok(match offset {
         Some(KafkaOffset::Offset(offset)) => offset,
         _ => Offset::MIN,
     })
@@ -268,10 +276,10 @@ impl RecordBuilder {
 
     /// Returns whether a message fits within the limits. The first one always does.
     fn fits(&self, message: &impl Message, bytes_max: usize) -> bool {
-        let size = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
+        let byte_count = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
         self.len == 0
-            || (self.value_bytes + size(message.payload()) <= bytes_max
-                && self.key_bytes + size(message.key()) <= FETCH_BYTES_MAX)
+            || (self.value_bytes + byte_count(message.payload()) <= bytes_max
+                && self.key_bytes + byte_count(message.key()) <= FETCH_BYTES_MAX)
     }
 
     /// Adds a message; a null key or value becomes an empty one.

@@ -1,7 +1,7 @@
 //! Idle consumers, reused between fetches.
 //!
-//! A fetch that continues where an earlier one ended reuses that consumer and its prefetched records. Other fetches get a new
-//! consumer. Consumers that stay unused are closed.
+//! A fetch that continues where an earlier one ended reuses that consumer and its prefetched
+//! records. Other fetches get a new consumer. Consumers that stay unused are closed.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -16,7 +16,8 @@ use super::reader::{Partition, Reader};
 
 /// Upper limit of idle readers of one partition, which several callers may read.
 const IDLE_PER_PARTITION_MAX: usize = 2;
-/// Idle readers are closed after this time, because their prefetched records may belong to a topic that was recreated since.
+/// Idle readers are closed after this time, because their prefetched records may belong to a topic
+/// that was recreated since.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -39,8 +40,8 @@ pub(super) struct ReaderPool {
 }
 
 impl ReaderPool {
-    /// Starts a thread that closes idle readers. The thread also drains the events of `metadata_client`, which nothing else
-    /// polls regularly.
+    /// Starts a thread that closes idle readers. The thread also drains the events of
+    /// `metadata_client`, which nothing else polls regularly.
     pub(super) fn new(
         readers_max: usize,
         metadata_client: Weak<BaseConsumer<ClientCallbacks>>,
@@ -71,14 +72,15 @@ impl ReaderPool {
     pub(super) fn take(&self, partition: &Partition, from: Offset) -> Option<Reader> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let is_match = |IdleReader { reader, .. }: &IdleReader| {
-            reader.next == from && reader.partition == *partition
+            reader.next_offset == from && reader.partition == *partition
         };
         let index = idle.iter().position(is_match)?;
         let IdleReader { since, reader } = idle.remove(index);
         (since.elapsed() < IDLE_TIMEOUT).then_some(reader)
     }
 
-    /// Adds an idle reader. Closes the longest idle one if the partition or the pool then has too many.
+    /// Adds an idle reader. Closes the longest idle one if the partition or the pool then has too
+    /// many.
     pub(super) fn put_back(&self, reader: Reader) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let partition = reader.partition.clone();
@@ -96,12 +98,12 @@ impl ReaderPool {
         }
     }
 
-    /// Records the end of a partition. Returns false if the end decreased: the topic was recreated, or records were lost. Then
-    /// the idle readers of the topic are closed.
+    /// Records the end of a partition. Returns false if the end decreased: the topic was recreated,
+    /// or records were lost. Then the idle readers of the topic are closed.
     pub(super) fn record_end(&self, partition: &Partition, end: Offset) -> bool {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         match ends.insert(partition.clone(), end) {
-            Some(before) if before > end => {
+            Some(previous_end) if previous_end > end => {
                 drop(ends);
                 self.close_topic(&partition.topic);
                 false

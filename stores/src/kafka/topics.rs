@@ -21,7 +21,8 @@ pub(super) type Settings = BTreeMap<String, String>;
 /// The cleanup policy that a topic must not have: it removes all but the newest record of each key.
 const COMPACT: &str = "compact";
 
-/// An admin client for one operation. The queue of a long-lived one would fill with events that nothing reads.
+/// An admin client for one operation. The queue of a long-lived one would fill with events that
+/// nothing reads.
 struct ScopedAdminClient<'a> {
     cluster: &'a Cluster,
     admin: Option<AdminClient<ClientCallbacks>>,
@@ -38,7 +39,9 @@ impl Drop for ScopedAdminClient<'_> {
 impl<'a> ScopedAdminClient<'a> {
     fn new(cluster: &'a Cluster, operation: &str) -> Result<Self> {
         cluster.wait_for_closing_clients(operation)?;
-        let admin = cluster.config().create_with_context(cluster.callbacks());
+        let admin = cluster
+            .build_config()
+            .create_with_context(cluster.callbacks());
         Ok(Self {
             cluster,
             admin: Some(admin.map_err(|error| cluster.classify_error(operation, &error))?),
@@ -46,8 +49,8 @@ impl<'a> ScopedAdminClient<'a> {
     }
 
     fn client(&self, operation: &str) -> Result<&AdminClient<ClientCallbacks>> {
-        let closed = || self.cluster.unavailable(operation, "the client was closed");
-        self.admin.as_ref().ok_or_else(closed)
+        let closed_error = || self.cluster.unavailable(operation, "the client was closed");
+        self.admin.as_ref().ok_or_else(closed_error)
     }
 
     fn options(&self) -> AdminOptions {
@@ -62,7 +65,7 @@ impl Cluster {
     /// Creates a topic if it does not exist. Blocks.
     pub(super) fn create_topic(&self, name: &str, partitions: u32) -> Result<()> {
         let operation = format!("creating the topic {name}");
-        let scoped = ScopedAdminClient::new(self, &operation)?;
+        let scoped_client = ScopedAdminClient::new(self, &operation)?;
         let options = &self.options;
         let to_i32 = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         // -1 selects the brokers' default.
@@ -72,7 +75,7 @@ impl Cluster {
         };
         let retention_ms = options.retention_ms.max(-1).to_string();
         let bytes_max = options.record_bytes_max.to_string();
-        let in_sync = options.min_insync_replicas.to_string();
+        let min_insync_replicas = options.min_insync_replicas.to_string();
         let mut topic = NewTopic::new(
             name,
             to_i32(partitions.max(1)),
@@ -85,11 +88,11 @@ impl Cluster {
         .set("retention.bytes", "-1")
         .set("max.message.bytes", &bytes_max);
         if options.min_insync_replicas > 0 {
-            topic = topic.set("min.insync.replicas", &in_sync);
+            topic = topic.set("min.insync.replicas", &min_insync_replicas);
         }
-        let admin = scoped.client(&operation)?;
+        let admin = scoped_client.client(&operation)?;
         let results = Handle::current()
-            .block_on(admin.create_topics([&topic], &scoped.options()))
+            .block_on(admin.create_topics([&topic], &scoped_client.options()))
             .map_err(|error| self.classify_error(&operation, &error))?;
         match results.into_iter().next() {
             Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok(()),
@@ -99,13 +102,13 @@ impl Cluster {
     }
 
     /// Deletes the records of a topic below these offsets, by partition. Blocks.
-    pub(super) fn delete_before(&self, name: &str, before: &[Offset]) -> Result<()> {
+    pub(super) fn delete_before(&self, name: &str, end_offsets: &[Offset]) -> Result<()> {
         let operation = format!("deleting records of the topic {name}");
         let classify = |error: KafkaError| self.classify_error(&operation, &error);
         let mut limits = TopicPartitionList::new();
-        for (partition, before) in (0_i32..).zip(before).filter(|(_, before)| **before > 0) {
+        for (partition, end) in (0_i32..).zip(end_offsets).filter(|(_, end)| **end > 0) {
             limits
-                .add_partition_offset(name, partition, KafkaOffset::Offset(*before))
+                .add_partition_offset(name, partition, KafkaOffset::Offset(*end))
                 .map_err(classify)?;
         }
         if limits.count() == 0 {
@@ -123,7 +126,7 @@ impl Cluster {
     }
 
     /// Reads the settings of topics and brokers. Blocks.
-    pub(super) fn settings(
+    pub(super) fn fetch_settings(
         &self,
         resources: &[ResourceSpecifier<'_>],
     ) -> Result<Vec<std::result::Result<Settings, Code>>> {
@@ -148,9 +151,11 @@ impl Cluster {
     }
 
     /// Reads the retention of a topic; `None` if its settings cannot be read. Blocks.
-    pub(super) fn retention(&self, name: &str) -> Result<Option<TopicRetention>> {
-        let found = self.settings(&[ResourceSpecifier::Topic(name)])?.pop();
-        let settings = match found {
+    pub(super) fn fetch_retention(&self, name: &str) -> Result<Option<TopicRetention>> {
+        let outcome = self
+            .fetch_settings(&[ResourceSpecifier::Topic(name)])?
+            .pop();
+        let settings = match outcome {
             Some(Ok(settings)) => settings,
             Some(Err(code)) => {
                 tracing::debug!(topic = name, %code, "cannot read the retention of the topic");
@@ -159,7 +164,11 @@ impl Cluster {
             None => return Ok(None),
         };
         // -1, which means no limit, does not parse as `u64`.
-        let limit = |key: &str| settings.get(key).and_then(|set| set.parse::<u64>().ok());
+        let limit = |key: &str| {
+            settings
+                .get(key)
+                .and_then(|value| value.parse::<u64>().ok())
+        };
         Ok(Some(TopicRetention {
             age_ms: limit("retention.ms"),
             bytes: limit("retention.bytes"),
@@ -168,26 +177,29 @@ impl Cluster {
 
     /// Fails if a topic is compacted. Reads the settings of each topic once. Blocks.
     pub(super) fn check_not_compacted(&self, name: &str) -> Result<()> {
-        let checked = || {
+        let lock_checked_topics = || {
             self.checked_topics
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        if checked().contains(name) {
+        if lock_checked_topics().contains(name) {
             return Ok(());
         }
-        match self.settings(&[ResourceSpecifier::Topic(name)])?.pop() {
+        match self
+            .fetch_settings(&[ResourceSpecifier::Topic(name)])?
+            .pop()
+        {
             Some(Ok(settings)) if is_compacted(&settings) => {
-                let why = "the topic is compacted: it would lose all but the newest record of each key. Set its cleanup.policy to delete, or configure another namespace";
+                let reason = "the topic is compacted: it would lose all but the newest record of each key. Set its cleanup.policy to delete, or configure another namespace";
                 Err(Error::broken(
                     self.describe(&format!("using the topic {name}")),
-                    why,
+                    reason,
                 ))
             }
             Some(Err(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => Ok(()),
             Some(Err(code)) if is_unauthorized(code) || is_unsupported(code) => {
                 tracing::warn!(topic = name, %code, "cannot read the settings of the topic; make sure that it is not compacted");
-                checked().insert(name.to_owned());
+                lock_checked_topics().insert(name.to_owned());
                 Ok(())
             }
             Some(Err(code)) => {
@@ -195,7 +207,7 @@ impl Cluster {
                 Err(self.classify_code(&operation, code))
             }
             Some(Ok(_)) | None => {
-                checked().insert(name.to_owned());
+                lock_checked_topics().insert(name.to_owned());
                 Ok(())
             }
         }

@@ -51,10 +51,8 @@ pub async fn verify_log_identity(
     let fetched = match log.fetch_fresh(topic, partition, offset).await {
         Ok(fetched) => fetched,
         Err(Error::OffsetOutOfRange {
-            requested: asked,
-            start,
-            ..
-        }) if asked < start => return Ok(Ok(())),
+            requested, start, ..
+        }) if requested < start => return Ok(Ok(())),
         Err(Error::OffsetOutOfRange { end, .. }) => {
             return Ok(Err(LogIdentityError::Shorter { offset, end }));
         }
@@ -65,7 +63,7 @@ pub async fn verify_log_identity(
             offset,
             end: fetched.end,
         }),
-        Some(_) if fetched.records.at(0) == last => Ok(()),
+        Some(_) if fetched.records.record_at(0) == last => Ok(()),
         Some(_) => Err(LogIdentityError::Replaced { offset }),
     })
 }
@@ -101,17 +99,17 @@ impl LogIdentityVerifier {
         partition: u32,
         last: LastRecord,
     ) -> Result<std::result::Result<(), LogIdentityError>> {
-        let first_at = |ms| log.offset_at(topic, partition, ms);
+        let find_first_offset = |ms| log.offset_at(topic, partition, ms);
         if let Some(KnownPosition {
             logged_at_ms,
             first,
         }) = self.known
-            && first_at(logged_at_ms).await? == first
+            && find_first_offset(logged_at_ms).await? == first
         {
             return Ok(Ok(()));
         }
         // Looks up the time first, then the record, so that the time belongs to the verified log.
-        let first = first_at(last.logged_at_ms).await?;
+        let first = find_first_offset(last.logged_at_ms).await?;
         let verified = verify_log_identity(log, topic, partition, last).await?;
         // A log that begins at this time can't be distinguished from a recreated one.
         self.known = (verified.is_ok() && first > 0).then_some(KnownPosition {

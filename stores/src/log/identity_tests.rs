@@ -5,7 +5,7 @@ use arrow::array::BinaryArray;
 use async_trait::async_trait;
 
 use super::*;
-use crate::log::{FetchLimit, Fetched, Records, Span};
+use crate::log::{FetchLimit, FetchedRecords, Records, Span};
 
 /// A log of one partition: the time and content of each record.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl LogRead for FakeLog {
         unimplemented!()
     }
 
-    async fn fetch(&self, _: &str, _: u32, from: Offset, _: FetchLimit) -> Result<Fetched> {
+    async fn fetch(&self, _: &str, _: u32, from: Offset, _: FetchLimit) -> Result<FetchedRecords> {
         self.reads.fetch_add(1, Ordering::SeqCst);
         let end = i64::try_from(self.records.lock().unwrap().len()).unwrap();
         if from > end {
@@ -66,7 +66,7 @@ impl LogRead for FakeLog {
                 end,
             });
         }
-        Ok(Fetched {
+        Ok(FetchedRecords {
             records: self.read(usize::try_from(from).unwrap()),
             next_offset: end,
             end,

@@ -1,6 +1,6 @@
 //! The topics of an installation.
 
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
+use schemas::achievement::{ACHIEVEMENTS_TOPIC, BOARD_CHANGES_TOPIC};
 use schemas::source::Source;
 
 use super::Log;
@@ -8,24 +8,24 @@ use crate::Result;
 use crate::alerts::RECONCILIATION_ALERTS;
 use crate::notices::CAPACITY_NOTICES;
 
-/// All topics with their number of partitions. Topics of events, notifications and published
+/// Lists all topics with their number of partitions. Topics of events, notifications and published
 /// messages get `partitions`, those of dead letters one.
-pub(crate) fn all_topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32)> {
-    let logs = Source::LOGGED.map(|source| (source.topic(), partitions));
+pub(crate) fn list_topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32)> {
+    let log_topics = Source::LOGGED.map(|source| (source.topic(), partitions));
     let dead_letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
     let published = [
-        ACHIEVEMENTS,
-        BOARD_CHANGES,
+        ACHIEVEMENTS_TOPIC,
+        BOARD_CHANGES_TOPIC,
         CAPACITY_NOTICES,
         RECONCILIATION_ALERTS,
     ]
     .map(|topic| (topic, partitions));
-    logs.into_iter().chain(dead_letters).chain(published)
+    log_topics.into_iter().chain(dead_letters).chain(published)
 }
 
-/// The names of all topics.
-pub fn topic_names() -> impl Iterator<Item = &'static str> {
-    all_topics(1).map(|(topic, _)| topic)
+/// Lists the names of all topics.
+pub fn list_topic_names() -> impl Iterator<Item = &'static str> {
+    list_topics(1).map(|(topic, _)| topic)
 }
 
 /// Creates the missing topics; those of events, notifications and published messages with this
@@ -35,7 +35,7 @@ pub fn topic_names() -> impl Iterator<Item = &'static str> {
 /// Those of the log.
 pub async fn create_topics(log: &dyn Log, partitions: u32) -> Result<Vec<(&'static str, u32)>> {
     let mut created = Vec::new();
-    for (topic, partitions) in all_topics(partitions) {
+    for (topic, partitions) in list_topics(partitions) {
         if log.spans(topic).await?.is_empty() {
             created.push((topic, log.ensure_topic(topic, partitions).await?));
         }

@@ -30,9 +30,9 @@
 -- one to write them.
 
 -- Number of values that unpack can handle.
-local CHUNK = 4000
+local UNPACK_MAX = 4000
 -- The sum of two numbers of at most this many digits is exact.
-local SHORT = 15
+local EXACT_DIGITS = 15
 local record = redis.call('GET', KEYS[1]) or ''
 if record ~= ARGV[1] then
     return record
@@ -59,8 +59,8 @@ end
 local first_sum, sums = first_container + 1, tonumber(ARGV[first_container])
 first_container = first_sum + 4 * sums
 local last_sum = first_container - 1
-for at = first_sum, last_sum, 4 do
-    redis.call('HLEN', prefix .. ARGV[at])
+for position = first_sum, last_sum, 4 do
+    redis.call('HLEN', prefix .. ARGV[position])
 end
 
 -- Strings of packed rows.
@@ -122,9 +122,9 @@ end
 -- long numbers, and whether the group exists; or nil and an error.
 local function sum_rows(key, from, rows)
     local sums, long, exists = {}, {}, false
-    for start = 0, rows - 1, CHUNK do
+    for start = 0, rows - 1, UNPACK_MAX do
         local fields = {}
-        for row = start, math.min(start + CHUNK, rows) - 1 do
+        for row = start, math.min(start + UNPACK_MAX, rows) - 1 do
             fields[#fields + 1] = ARGV[from + 2 * row]
         end
         local values = redis.call('HMGET', key, unpack(fields))
@@ -136,7 +136,7 @@ local function sum_rows(key, from, rows)
                 if #value > 20 or not string.find(value, '^%-?%d+$') then
                     return nil, 'NOTANUMBER ' .. key
                 end
-                if #value <= SHORT and #increment <= SHORT then
+                if #value <= EXACT_DIGITS and #increment <= EXACT_DIGITS then
                     result = string.format('%.0f', tonumber(value) + tonumber(increment))
                 elseif fits(value, increment) then
                     into = long
@@ -153,17 +153,17 @@ end
 
 -- New values of each group, in the order of the arguments. Entries replace the present ones.
 local new_groups, group_number = {}, 0
-local at = first_container
-while at <= last do
-    local container, groups = ARGV[at], tonumber(ARGV[at + 1])
+local position = first_container
+while position <= last do
+    local container, groups = ARGV[position], tonumber(ARGV[position + 1])
     local is_counted = string.sub(container, 1, 1) == 'd'
     redis.call('ZCARD', prefix .. container)
-    at = at + 2
+    position = position + 2
     for _ = 1, groups do
-        local key, rows = prefix .. container .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
+        local key, rows = prefix .. container .. ':' .. ARGV[position], tonumber(ARGV[position + 1])
         group_number = group_number + 1
         if is_counted then
-            local group, error_text = sum_rows(key, at + 2, rows)
+            local group, error_text = sum_rows(key, position + 2, rows)
             if error_text then
                 return redis.error_reply(error_text)
             end
@@ -171,75 +171,75 @@ while at <= last do
         else
             new_groups[group_number] = {exists = redis.call('HLEN', key) > 0}
         end
-        at = at + 2 + 2 * rows
+        position = position + 2 + 2 * rows
     end
 end
 
 -- Undoes the appends to the strings before a position in the arguments.
 local function undo_appends(stop)
-    local at = first_string
-    while at < stop do
-        local index, groups = prefix .. ARGV[at], tonumber(ARGV[at + 1])
-        at = at + 2
+    local position = first_string
+    while position < stop do
+        local index, groups = prefix .. ARGV[position], tonumber(ARGV[position + 1])
+        position = position + 2
         for _ = 1, groups do
-            if at >= stop then
+            if position >= stop then
                 return
             end
-            local key = index .. ':' .. ARGV[at]
-            local left = redis.call('STRLEN', key) - #ARGV[at + 1]
-            if left > 0 then
-                redis.call('SET', key, redis.call('GETRANGE', key, 0, left - 1))
+            local key = index .. ':' .. ARGV[position]
+            local remaining_bytes = redis.call('STRLEN', key) - #ARGV[position + 1]
+            if remaining_bytes > 0 then
+                redis.call('SET', key, redis.call('GETRANGE', key, 0, remaining_bytes - 1))
             else
                 redis.call('UNLINK', key)
-                redis.call('ZREM', index, ARGV[at])
+                redis.call('ZREM', index, ARGV[position])
             end
-            at = at + 2
+            position = position + 2
         end
     end
 end
 
 -- Adds groups to the index of a container. The list alternates 0 and group.
 local function index_groups(index, groups)
-    for start = 1, #groups, CHUNK do
-        redis.call('ZADD', index, unpack(groups, start, math.min(start + CHUNK - 1, #groups)))
+    for start = 1, #groups, UNPACK_MAX do
+        redis.call('ZADD', index, unpack(groups, start, math.min(start + UNPACK_MAX - 1, #groups)))
     end
 end
 
-local answer = {1}
-at = first_string
+local reply = {1}
+position = first_string
 for _ = 1, strings do
-    local index, groups, new_names = prefix .. ARGV[at], tonumber(ARGV[at + 1]), {}
-    local container = ARGV[at]
-    at = at + 2
+    local index, groups, unindexed = prefix .. ARGV[position], tonumber(ARGV[position + 1]), {}
+    local container = ARGV[position]
+    position = position + 2
     for _ = 1, groups do
-        local length = redis.pcall('APPEND', index .. ':' .. ARGV[at], ARGV[at + 1])
+        local length = redis.pcall('APPEND', index .. ':' .. ARGV[position], ARGV[position + 1])
         if type(length) ~= 'number' then
-            undo_appends(at)
+            undo_appends(position)
             return length
         end
-        if length == #ARGV[at + 1] then
-            new_names[#new_names + 1] = '0'
-            new_names[#new_names + 1] = ARGV[at]
+        if length == #ARGV[position + 1] then
+            unindexed[#unindexed + 1] = '0'
+            unindexed[#unindexed + 1] = ARGV[position]
         end
         if length >= full_bytes then
-            answer[#answer + 1] = container
-            answer[#answer + 1] = ARGV[at]
-            answer[#answer + 1] = 0
+            reply[#reply + 1] = container
+            reply[#reply + 1] = ARGV[position]
+            reply[#reply + 1] = 0
         end
-        at = at + 2
+        position = position + 2
     end
-    index_groups(index, new_names)
+    index_groups(index, unindexed)
 end
 
 -- Sets fields of a hash from a range of a list.
-local function set(key, list, from, to)
-    for start = from, to, CHUNK do
-        redis.call('HSET', key, unpack(list, start, math.min(start + CHUNK - 1, to)))
+local function set_fields(key, list, from, to)
+    for start = from, to, UNPACK_MAX do
+        redis.call('HSET', key, unpack(list, start, math.min(start + UNPACK_MAX - 1, to)))
     end
 end
 
-for at = first_deleted, first_deleted + 2 * deleted - 1, 2 do
-    redis.call('UNLINK', prefix .. ARGV[at] .. ':' .. ARGV[at + 1])
+for position = first_deleted, first_deleted + 2 * deleted - 1, 2 do
+    redis.call('UNLINK', prefix .. ARGV[position] .. ':' .. ARGV[position + 1])
 end
 
 -- True if a hash reaches a number of chunks at which it is reported.
@@ -254,74 +254,74 @@ local function is_crowded(before, after)
     return false
 end
 
-at = first_chunks
+position = first_chunks
 for _ = 1, chunk_containers do
-    local container, groups, new_names = ARGV[at], tonumber(ARGV[at + 1]), {}
+    local container, groups, unindexed = ARGV[position], tonumber(ARGV[position + 1]), {}
     local index = prefix .. container
-    at = at + 2
+    position = position + 2
     for _ = 1, groups do
-        local group, chunks, before = ARGV[at], tonumber(ARGV[at + 2]), chunk_counts[at]
+        local group, chunks, before = ARGV[position], tonumber(ARGV[position + 2]), chunk_counts[position]
         local key = index .. ':' .. group
         if before == 0 then
-            new_names[#new_names + 1] = '0'
-            new_names[#new_names + 1] = group
+            unindexed[#unindexed + 1] = '0'
+            unindexed[#unindexed + 1] = group
         end
-        if ARGV[at + 1] == '1' then
+        if ARGV[position + 1] == '1' then
             redis.call('UNLINK', key)
         elseif is_crowded(before, before + chunks) then
-            answer[#answer + 1] = container
-            answer[#answer + 1] = group
-            answer[#answer + 1] = before + chunks
+            reply[#reply + 1] = container
+            reply[#reply + 1] = group
+            reply[#reply + 1] = before + chunks
         end
-        set(key, ARGV, at + 3, at + 2 + 2 * chunks)
-        at = at + 3 + 2 * chunks
+        set_fields(key, ARGV, position + 3, position + 2 + 2 * chunks)
+        position = position + 3 + 2 * chunks
     end
-    index_groups(index, new_names)
+    index_groups(index, unindexed)
 end
 
-at = board_args + 3
+position = board_args + 3
 for _ = 1, boards do
-    at = put_rows(prefix, ARGV[at], epoch, covered, at + 1)
+    position = put_rows(prefix, ARGV[position], epoch, covered, position + 1)
 end
-for at = first_sum, last_sum, 4 do
-    local key, field = prefix .. ARGV[at], ARGV[at + 1]
+for position = first_sum, last_sum, 4 do
+    local key, field = prefix .. ARGV[position], ARGV[position + 1]
     local stored = redis.call('HGET', key, field) or ''
-    if stored == ARGV[at + 2] and ARGV[at + 3] ~= '' then
-        redis.call('HSET', key, field, ARGV[at + 3])
+    if stored == ARGV[position + 2] and ARGV[position + 3] ~= '' then
+        redis.call('HSET', key, field, ARGV[position + 3])
     elseif stored ~= '' then
         redis.call('HDEL', key, field)
     end
 end
 group_number = 0
-at = first_container
-while at <= last do
-    local container, groups = ARGV[at], tonumber(ARGV[at + 1])
-    local new_names = {}
-    at = at + 2
+position = first_container
+while position <= last do
+    local container, groups = ARGV[position], tonumber(ARGV[position + 1])
+    local unindexed = {}
+    position = position + 2
     for _ = 1, groups do
-        local key, rows = prefix .. container .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
+        local key, rows = prefix .. container .. ':' .. ARGV[position], tonumber(ARGV[position + 1])
         group_number = group_number + 1
         local group = new_groups[group_number]
         -- Adding an existing group to the index again would change nothing.
         if not group.exists then
-            new_names[#new_names + 1] = '0'
-            new_names[#new_names + 1] = ARGV[at]
+            unindexed[#unindexed + 1] = '0'
+            unindexed[#unindexed + 1] = ARGV[position]
         end
-        local from, to = at + 2, at + 1 + 2 * rows
+        local from, to = position + 2, position + 1 + 2 * rows
         if group.sums then
-            set(key, group.sums, 1, #group.sums)
+            set_fields(key, group.sums, 1, #group.sums)
             for row = 1, #group.long, 2 do
                 redis.call('HINCRBY', key, group.long[row], group.long[row + 1])
             end
         else
-            set(key, ARGV, from, to)
+            set_fields(key, ARGV, from, to)
         end
-        at = to + 1
+        position = to + 1
     end
-    index_groups(prefix .. container, new_names)
+    index_groups(prefix .. container, unindexed)
 end
-for start = first_entry, board_args - 1, CHUNK do
-    redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + CHUNK - 1, board_args - 1)))
+for start = first_entry, board_args - 1, UNPACK_MAX do
+    redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + UNPACK_MAX - 1, board_args - 1)))
 end
 redis.call('SET', KEYS[1], ARGV[2])
-return #answer > 1 and answer or 1
+return #reply > 1 and reply or 1

@@ -12,7 +12,7 @@
 -- (0: from the batch layer), its weight, and the length of the rest of the score, which follows.
 
 -- Above this number of epochs, those up to the newest complete run are counted together.
-local EPOCHS = 16
+local EPOCHS_MAX = 16
 
 local function board_keys(prefix, id)
     local key = prefix .. 'b:' .. id
@@ -27,23 +27,23 @@ local function check_board(prefix, id)
     redis.call('HLEN', totals)
 end
 
-local function parse(value)
-    local number, epoch, weight, length, at = string.match(value, '^(-?%d+):(%d+):(-?%d+):(%d+):()')
-    if not at then
+local function parse_value(value)
+    local number, epoch, weight, length, position = string.match(value, '^(-?%d+):(%d+):(-?%d+):(%d+):()')
+    if not position then
         -- Damaged; the comparison of boards detects it.
         return '0', 0, 0, ''
     end
-    local rest = string.sub(value, at, at + tonumber(length) - 1)
+    local rest = string.sub(value, position, position + tonumber(length) - 1)
     return number, tonumber(epoch), tonumber(weight), rest
 end
 
--- Writes rows to a board. They begin at ARGV[at] with their number. `changed` is the epoch of the
+-- Writes rows to a board. They begin at ARGV[position] with their number. `changed` is the epoch of the
 -- change (0: none). Returns the position of the next argument.
-local function put_rows(prefix, id, changed, covered, at)
+local function put_rows(prefix, id, changed, covered, position)
     local ranks, rows, totals = board_keys(prefix, id)
-    local count = tonumber(ARGV[at])
+    local count = tonumber(ARGV[position])
     if not redis.call('HGET', totals, 'k') then
-        return at + 1 + 2 * count
+        return position + 1 + 2 * count
     end
     local folded = tonumber(redis.call('HGET', totals, 'f') or '0')
     local weights, epochs, is_changed = 0, {}, false
@@ -53,18 +53,18 @@ local function put_rows(prefix, id, changed, covered, at)
         end
         epochs[epoch] = (epochs[epoch] or 0) + increment
     end
-    for index = at + 1, at + 2 * count, 2 do
+    for index = position + 1, position + 2 * count, 2 do
         local member, value = ARGV[index], ARGV[index + 1]
         local old = redis.call('HGET', rows, member)
         local old_rest
         if old then
-            local _, epoch, weight, rest = parse(old)
+            local _, epoch, weight, rest = parse_value(old)
             old_rest = rest
             add_to_epoch(epoch, -1)
             weights = weights - weight
         end
         if value ~= '' then
-            local number, epoch, weight, rest = parse(value)
+            local number, epoch, weight, rest = parse_value(value)
             if old_rest and old_rest ~= rest then
                 redis.call('ZREM', ranks, old_rest .. member)
             end
@@ -79,7 +79,7 @@ local function put_rows(prefix, id, changed, covered, at)
         is_changed = is_changed or old or value ~= ''
     end
     if not is_changed then
-        return at + 1 + 2 * count
+        return position + 1 + 2 * count
     end
     for epoch, increment in pairs(epochs) do
         if increment ~= 0 and redis.call('HINCRBY', totals, 'e' .. string.format('%.0f', epoch), increment) == 0 then
@@ -92,7 +92,7 @@ local function put_rows(prefix, id, changed, covered, at)
     if changed ~= '0' then
         redis.call('HSET', totals, 'c', changed)
     end
-    if redis.call('HLEN', totals) > EPOCHS and tonumber(covered) > folded then
+    if redis.call('HLEN', totals) > EPOCHS_MAX and tonumber(covered) > folded then
         local all, batch = redis.call('HGETALL', totals), 0
         for index = 1, #all, 2 do
             local epoch = tonumber(string.match(all[index], '^e(%d+)$') or '-1')
@@ -104,5 +104,5 @@ local function put_rows(prefix, id, changed, covered, at)
         redis.call('HINCRBY', totals, 'e0', string.format('%.0f', batch))
         redis.call('HSET', totals, 'f', covered)
     end
-    return at + 1 + 2 * count
+    return position + 1 + 2 * count
 end

@@ -6,21 +6,25 @@ use schemas::seam::Epoch;
 use crate::board_cache::{BoardRow, CachedBoardChanges};
 use crate::{Error, Result};
 
-/// Bytes of one number of a score.
+/// The size of one number of a score, in bytes.
 pub(super) const NUMBER_BYTES: usize = 8;
 
-/// Sorted sets rank by doubles, which would round larger numbers.
+/// The maximum number of a score. Sorted sets rank by doubles, which would round larger numbers.
 pub(super) const NUMBER_MAX: u64 = 1 << 53;
+
 /// Returns the arguments of the apply script that concern cached boards.
-pub(super) fn board_arguments(epoch: Epoch, changes: &CachedBoardChanges) -> Result<Vec<Bytes>> {
+pub(super) fn build_board_arguments(
+    epoch: Epoch,
+    changes: &CachedBoardChanges,
+) -> Result<Vec<Bytes>> {
     let mut arguments = vec![
-        text(epoch),
-        text(changes.covered_epoch),
-        text(changes.boards.len()),
+        format_argument(epoch),
+        format_argument(changes.covered_epoch),
+        format_argument(changes.boards.len()),
     ];
     for board in &changes.boards {
         arguments.push(Bytes::from(board.id.clone()));
-        arguments.push(text(board.rows.len()));
+        arguments.push(format_argument(board.rows.len()));
         for (member, row) in &board.rows {
             arguments.push(Bytes::copy_from_slice(member));
             arguments.push(match row {
@@ -50,7 +54,7 @@ pub(super) fn encode_row(row: &BoardRow) -> Result<Bytes> {
 pub(super) fn split_score(score: &[u8]) -> (i64, &[u8]) {
     match score.split_first_chunk::<NUMBER_BYTES>() {
         None => (0, score),
-        Some((number, rest)) => (number_from_bytes(*number), rest),
+        Some((number, rest)) => (decode_number(*number), rest),
     }
 }
 
@@ -60,12 +64,12 @@ pub(super) fn decode_row(member: Vec<u8>, value: &[u8], score_bytes: usize) -> O
         let part = std::str::from_utf8(parts.next()?).ok()?;
         part.parse().ok()
     };
-    let (first, epoch, weight, length) = (number()?, number()?, number()?, number()?);
+    let (score_number, epoch, weight, length) = (number()?, number()?, number()?, number()?);
     let rest = parts.next()?;
     let (rest, payload) = rest.split_at_checked(usize::try_from(length).ok()?)?;
     let mut score = Vec::with_capacity(score_bytes);
     if score_bytes >= NUMBER_BYTES {
-        score.extend_from_slice(&bytes_of(first));
+        score.extend_from_slice(&encode_number(score_number));
     }
     score.extend_from_slice(rest);
     (score.len() == score_bytes).then(|| BoardRow {
@@ -78,15 +82,15 @@ pub(super) fn decode_row(member: Vec<u8>, value: &[u8], score_bytes: usize) -> O
 }
 
 /// Decodes a number from bytes that sort like the number ([`schemas::key`]).
-const fn number_from_bytes(bytes: [u8; NUMBER_BYTES]) -> i64 {
+const fn decode_number(bytes: [u8; NUMBER_BYTES]) -> i64 {
     (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
 }
 
-const fn bytes_of(number: i64) -> [u8; NUMBER_BYTES] {
+const fn encode_number(number: i64) -> [u8; NUMBER_BYTES] {
     (number.cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
 
-pub(super) fn text(number: impl std::fmt::Display) -> Bytes {
+pub(super) fn format_argument(number: impl std::fmt::Display) -> Bytes {
     Bytes::from(number.to_string())
 }
 
@@ -105,7 +109,7 @@ mod tests {
             weight: i64,
             epoch in 0..1_u64 << 40,
         ) {
-            let score = [bytes_of(number), rest].concat();
+            let score = [encode_number(number), rest].concat();
             let row = BoardRow { member: vec![b':', 7], score, payload, weight, epoch };
             let value = encode_row(&row).expect("a value");
             prop_assert_eq!(decode_row(row.member.clone(), &value, 16), Some(row));
@@ -121,7 +125,7 @@ mod tests {
     fn refuses_scores_beyond_doubles() {
         let row = BoardRow {
             member: vec![1],
-            score: bytes_of((1 << 53) + 1).to_vec(),
+            score: encode_number((1 << 53) + 1).to_vec(),
             payload: Vec::new(),
             weight: 1,
             epoch: 0,

@@ -14,33 +14,33 @@
 -- for the board (empty: none). If the board is filled, these follow: totals (empty: the board is
 -- invalid), rank of the first row, rank of the member (-1: none), alternating members and values,
 -- and for `r` their ranks.
-local CHUNK = 4000
+local UNPACK_MAX = 4000
 local record = redis.call('GET', KEYS[1]) or ''
 if ARGV[2] ~= '' and string.find(record, ARGV[2], 1, true) then
     record = 1
 end
-local answer = { record }
+local reply = { record }
 local prefix, last = ARGV[1], #ARGV
 local register = prefix .. 'boards'
 
 -- Returns members with their values, alternating.
-local function with_values(rows, members)
-    local found = {}
-    for start = 1, #members, CHUNK do
-        local chunk = { unpack(members, start, math.min(start + CHUNK - 1, #members)) }
+local function read_values(rows, members)
+    local member_values = {}
+    for start = 1, #members, UNPACK_MAX do
+        local chunk = { unpack(members, start, math.min(start + UNPACK_MAX - 1, #members)) }
         local values = redis.call('HMGET', rows, unpack(chunk))
         for index, member in ipairs(chunk) do
             if values[index] then
-                found[#found + 1] = member
-                found[#found + 1] = values[index]
+                member_values[#member_values + 1] = member
+                member_values[#member_values + 1] = values[index]
             end
         end
     end
-    return found
+    return member_values
 end
 
 -- Returns the rank of a row.
-local function rank_of(ranks, member, value)
+local function find_rank(ranks, member, value)
     local _, _, length, begin = string.match(value, '^(-?%d+):%d+:(-?%d+):(%d+):()')
     if not begin then
         return -1
@@ -50,14 +50,14 @@ local function rank_of(ranks, member, value)
 end
 
 -- True if one byte string sorts after another. Lua's `<` depends on the server's locale.
-local function sorts_after(one, other)
-    for index = 1, math.min(#one, #other) do
-        local left, right = string.byte(one, index), string.byte(other, index)
-        if left ~= right then
-            return left > right
+local function sorts_after(a, b)
+    for index = 1, math.min(#a, #b) do
+        local a_byte, b_byte = string.byte(a, index), string.byte(b, index)
+        if a_byte ~= b_byte then
+            return a_byte > b_byte
         end
     end
-    return #one > #other
+    return #a > #b
 end
 
 -- Returns the number of rows that rank at or before a number and, with the same number, a name.
@@ -77,7 +77,7 @@ local function count_up_to(ranks, number, name)
 end
 
 -- Returns a board's totals; an empty list if one of its keys was deleted.
-local function totals(key)
+local function read_totals(key)
     local all, count, is_marked = redis.call('HGETALL', key .. ':m'), 0, false
     for index = 1, #all, 2 do
         is_marked = is_marked or all[index] == 'k'
@@ -92,45 +92,45 @@ local function totals(key)
 end
 
 -- Queries of one call usually concern the same board.
-local registered, totals_of = {}, {}
+local registered, totals_by_key = {}, {}
 
-local at = 3
-while at <= last do
-    local name = ARGV[at]
+local position = 3
+while position <= last do
+    local name = ARGV[position]
     local value = registered[name] or redis.call('HGET', register, name) or ''
     registered[name] = value
-    local rest, kind = tonumber(ARGV[at + 1]), ARGV[at + 2]
-    local first_of_next = at + 3
+    local rest, kind = tonumber(ARGV[position + 1]), ARGV[position + 2]
+    local first_of_next = position + 3
     if kind == 'p' or kind == 'a' then
-        first_of_next = at + 5
+        first_of_next = position + 5
     elseif kind == 'f' then
-        first_of_next = at + 6
+        first_of_next = position + 6
     elseif kind == 'm' or kind == 'r' then
-        first_of_next = at + 4 + tonumber(ARGV[at + 3])
+        first_of_next = position + 4 + tonumber(ARGV[position + 3])
     end
-    answer[#answer + 1] = value
+    reply[#reply + 1] = value
     if string.sub(value, 1, 1) == 'r' then
         local key = prefix .. 'b:' .. string.match(value, '^r([^ ]+)')
         local ranks, rows = key .. ':z', key .. ':h'
-        local first, found, from, to, members = 0, -1, 1, 0, {}
+        local first, member_rank, from, to, members = 0, -1, 1, 0, {}
         if kind == 'p' then
-            first = tonumber(ARGV[at + 3])
-            from, to = first, first + tonumber(ARGV[at + 4]) - 1
+            first = tonumber(ARGV[position + 3])
+            from, to = first, first + tonumber(ARGV[position + 4]) - 1
         elseif kind == 'f' then
-            first = count_up_to(ranks, tonumber(ARGV[at + 3]), ARGV[at + 4])
-            from, to = first, first + tonumber(ARGV[at + 5]) - 1
+            first = count_up_to(ranks, tonumber(ARGV[position + 3]), ARGV[position + 4])
+            from, to = first, first + tonumber(ARGV[position + 5]) - 1
         elseif kind == 'a' then
-            local member_value = redis.call('HGET', rows, ARGV[at + 3])
+            local member_value = redis.call('HGET', rows, ARGV[position + 3])
             if member_value then
-                found = rank_of(ranks, ARGV[at + 3], member_value)
+                member_rank = find_rank(ranks, ARGV[position + 3], member_value)
             end
-            if found >= 0 then
-                local around = tonumber(ARGV[at + 4])
-                first = math.max(0, found - around)
-                from, to = first, found + around
+            if member_rank >= 0 then
+                local around = tonumber(ARGV[position + 4])
+                first = math.max(0, member_rank - around)
+                from, to = first, member_rank + around
             end
         elseif kind == 'm' or kind == 'r' then
-            for index = at + 4, first_of_next - 1 do
+            for index = position + 4, first_of_next - 1 do
                 members[#members + 1] = ARGV[index]
             end
         end
@@ -140,20 +140,20 @@ while at <= last do
                 members[index] = string.sub(ranked, rest + 1)
             end
         end
-        totals_of[key] = totals_of[key] or totals(key)
-        answer[#answer + 1] = totals_of[key]
-        answer[#answer + 1] = first
-        answer[#answer + 1] = found
-        local found_rows = with_values(rows, members)
-        answer[#answer + 1] = found_rows
+        totals_by_key[key] = totals_by_key[key] or read_totals(key)
+        reply[#reply + 1] = totals_by_key[key]
+        reply[#reply + 1] = first
+        reply[#reply + 1] = member_rank
+        local member_values = read_values(rows, members)
+        reply[#reply + 1] = member_values
         if kind == 'r' then
-            local found_ranks = {}
-            for index = 1, #found_rows, 2 do
-                found_ranks[#found_ranks + 1] = rank_of(ranks, found_rows[index], found_rows[index + 1])
+            local member_ranks = {}
+            for index = 1, #member_values, 2 do
+                member_ranks[#member_ranks + 1] = find_rank(ranks, member_values[index], member_values[index + 1])
             end
-            answer[#answer + 1] = found_ranks
+            reply[#reply + 1] = member_ranks
         end
     end
-    at = first_of_next
+    position = first_of_next
 end
-return answer
+return reply

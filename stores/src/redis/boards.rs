@@ -1,4 +1,4 @@
-//! Redis implementation of the board cache.
+//! The board cache on Redis.
 
 use std::sync::Arc;
 
@@ -8,17 +8,19 @@ use redis::Value;
 use schemas::seam::{Checkpoint, CheckpointMismatch, Epoch};
 use schemas::source::Source;
 
-use super::board_rows::{NUMBER_BYTES, NUMBER_MAX, decode_row, encode_row, split_score, text};
+use super::board_rows::{
+    NUMBER_BYTES, NUMBER_MAX, decode_row, encode_row, format_argument, split_score,
+};
 use super::errors;
 use super::live::{RecordSnapshot, RedisLive};
 use super::nodes::Request;
-use super::pairs::pairs;
+use super::pairs::decode_pairs;
 use super::record::Record;
 use super::record_change::Decision;
-use super::script::{BOARDS, FILL, LEAST_USED, MEASURE, NOTE_USE, REGISTER};
+use super::script::{BOARDS, FILL, LEAST_USED, MEASURE, RECORD_USE, REGISTER};
 use crate::board_cache::{
     BoardCache, BoardCacheRead, BoardName, BoardQuery, BoardRegister, BoardRow, BoardSelection,
-    CacheLookup, CachedBoard, CachedBoardAnswer, RegisteredBoard, Revision,
+    CacheLookup, CachedBoard, CachedBoardSnapshot, RegisteredBoard, Revision,
 };
 use crate::live::PartitionId;
 use crate::{Error, Result};
@@ -26,16 +28,16 @@ use crate::{Error, Result};
 /// A double that is larger than every number of a score.
 const NUMBER_BEYOND: i64 = 1 << 60;
 
-/// Bytes that a board occupies besides its keys, roughly. So no board counts as free.
+/// The approximate bytes that a board occupies besides its keys. So no board counts as free.
 const BOARD_BYTES: u64 = 2_048;
 
-/// First letter of the register's value for a board.
+/// The first letter of the register's value for a board.
 const FILLING: char = 'f';
 const READY: char = 'r';
 
 impl RedisLive {
     /// Builds the request for those queries that concern this partition.
-    fn boards_request(
+    fn build_boards_request(
         &self,
         partition_id: PartitionId,
         cached: Option<&Arc<RecordSnapshot>>,
@@ -49,12 +51,16 @@ impl RedisLive {
             .iter()
             .filter(|query| query.partition == partition_id.partition);
         for query in matching {
-            arguments.push(field(&query.name).into());
-            arguments.push(text(score_rest_bytes(query.score_bytes)));
+            arguments.push(encode_field(&query.name).into());
+            arguments.push(format_argument(count_rest_bytes(query.score_bytes)));
             match &query.selection {
                 BoardSelection::TotalsOnly => arguments.push(Bytes::from_static(b"s")),
                 BoardSelection::Page { offset, limit } => {
-                    let page = [Bytes::from_static(b"p"), text(*offset), text(*limit)];
+                    let page = [
+                        Bytes::from_static(b"p"),
+                        format_argument(*offset),
+                        format_argument(*limit),
+                    ];
                     arguments.extend(page);
                 }
                 BoardSelection::After {
@@ -69,20 +75,25 @@ impl RedisLive {
                         false => number.signum() * NUMBER_BEYOND,
                     };
                     let ranked = Bytes::from([rest, member].concat());
-                    let after = [Bytes::from_static(b"f"), text(number), ranked, text(*limit)];
+                    let after = [
+                        Bytes::from_static(b"f"),
+                        format_argument(number),
+                        ranked,
+                        format_argument(*limit),
+                    ];
                     arguments.extend(after);
                 }
                 BoardSelection::Around { member, around } => {
                     arguments.push(Bytes::from_static(b"a"));
                     arguments.push(Bytes::copy_from_slice(member));
-                    arguments.push(text(*around));
+                    arguments.push(format_argument(*around));
                 }
                 BoardSelection::Members(members) | BoardSelection::MembersWithIndexes(members) => {
                     let wants_ranks =
                         matches!(query.selection, BoardSelection::MembersWithIndexes(_));
                     let letter: &[u8] = if wants_ranks { b"r" } else { b"m" };
                     arguments.push(Bytes::from_static(letter));
-                    arguments.push(text(members.len()));
+                    arguments.push(format_argument(members.len()));
                     arguments.extend(members.iter().map(|m| Bytes::copy_from_slice(m)));
                 }
             }
@@ -90,16 +101,16 @@ impl RedisLive {
         Request::script_on_keys(&keys, &BOARDS, arguments)
     }
 
-    /// Decodes the record from an answer, which may say that it is the known one.
-    pub(super) fn snapshot_from_answer(
+    /// Decodes the record from a reply. The reply 1 stands for the known record.
+    pub(super) fn snapshot_from_reply(
         &self,
         operation: &str,
         partition_id: PartitionId,
         cached: Option<&Arc<RecordSnapshot>>,
-        answer: Option<Value>,
+        reply: Option<Value>,
     ) -> Result<Arc<RecordSnapshot>> {
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let bytes = match answer {
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
+        let bytes = match reply {
             Some(Value::Int(1)) => return cached.cloned().ok_or_else(unexpected),
             Some(Value::BulkString(bytes)) => Bytes::from(bytes),
             Some(Value::Nil) => Bytes::new(),
@@ -114,16 +125,16 @@ impl RedisLive {
         Ok(snapshot)
     }
 
-    /// Decodes the answer for one board, with the record from the same moment.
-    fn cached(
+    /// Decodes the reply for one board, with the record from the same moment.
+    fn decode_board(
         &self,
         operation: &str,
         record: Option<&Record>,
         query: &BoardQuery,
-        answer: &mut impl Iterator<Item = Value>,
+        reply: &mut impl Iterator<Item = Value>,
     ) -> Result<CacheLookup> {
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let value_text = match answer.next() {
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
+        let value_text = match reply.next() {
             Some(Value::BulkString(value_text)) => {
                 String::from_utf8(value_text).map_err(|_| unexpected())?
             }
@@ -132,7 +143,7 @@ impl RedisLive {
         if value_text.is_empty() {
             return Ok(CacheLookup::Absent);
         }
-        let (is_ready, id, _) = parse_registered(&value_text).ok_or_else(unexpected)?;
+        let (is_ready, id, _) = parse_register_value(&value_text).ok_or_else(unexpected)?;
         let is_present = record.is_some_and(|record| record.has_board(id));
         if !is_ready {
             return Ok(if is_present {
@@ -141,58 +152,59 @@ impl RedisLive {
                 CacheLookup::Absent
             });
         }
-        let mut values = || answer.next().ok_or_else(unexpected);
-        let (sums, first) = (values()?, values()?);
-        let (found, rows) = (values()?, values()?);
-        let places = match &query.selection {
+        let mut values = || reply.next().ok_or_else(unexpected);
+        let (totals, first_index) = (values()?, values()?);
+        let (member_index, rows) = (values()?, values()?);
+        let indexes = match &query.selection {
             BoardSelection::MembersWithIndexes(_) => values()?,
             _ => Value::Array(Vec::new()),
         };
         // A filled board has totals, unless its keys were deleted.
-        let has_sums = |sums: &[Value]| !sums.is_empty();
-        if !is_present || !sums.as_sequence().is_some_and(has_sums) {
+        let has_totals = |totals: &[Value]| !totals.is_empty();
+        if !is_present || !totals.as_sequence().is_some_and(has_totals) {
             return Ok(CacheLookup::Absent);
         }
         let number = |value| match value {
             Value::Int(number) => Ok(number),
             _ => Err(unexpected()),
         };
-        let (Value::Array(sums), Value::Array(rows)) = (sums, rows) else {
+        let (Value::Array(totals), Value::Array(rows)) = (totals, rows) else {
             return Err(unexpected());
         };
         let natural = |number: i64| u64::try_from(number).map_err(|_| unexpected());
         let mut board = CachedBoard {
-            first_index: natural(number(first)?)?,
-            member_index: u64::try_from(number(found)?).ok(),
+            first_index: natural(number(first_index)?)?,
+            member_index: u64::try_from(number(member_index)?).ok(),
             ..CachedBoard::default()
         };
-        self.add_totals(operation, &mut board, sums)?;
-        for (member, value) in pairs(rows).ok_or_else(unexpected)? {
+        self.set_totals(operation, &mut board, totals)?;
+        for (member, value) in decode_pairs(rows).ok_or_else(unexpected)? {
             let row = decode_row(member, &value, query.score_bytes).ok_or_else(|| {
-                let why = "a row of a cached board does not decode; delete the keys of this board";
-                Error::broken(self.nodes.retry_policy.describe(operation), why)
+                let reason =
+                    "a row of a cached board does not decode; delete the keys of this board";
+                Error::broken(self.nodes.retry_policy.describe(operation), reason)
             })?;
             board.rows.push(row);
         }
-        let Value::Array(places) = places else {
+        let Value::Array(indexes) = indexes else {
             return Err(unexpected());
         };
-        for place in places {
-            board.indexes.push(natural(number(place)?)?);
+        for index in indexes {
+            board.indexes.push(natural(number(index)?)?);
         }
         Ok(CacheLookup::Board(board))
     }
 
     /// Adds the totals of a board from alternating names and values.
-    fn add_totals(
+    fn set_totals(
         &self,
         operation: &str,
         board: &mut CachedBoard,
         totals: Vec<Value>,
     ) -> Result<()> {
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
         let natural = |number: i64| u64::try_from(number).map_err(|_| unexpected());
-        for (name, value) in pairs(totals).ok_or_else(unexpected)? {
+        for (name, value) in decode_pairs(totals).ok_or_else(unexpected)? {
             let value = self.parse_count(operation, &value)?;
             match name.as_slice() {
                 b"w" => board.weight = value,
@@ -226,21 +238,21 @@ impl RedisLive {
                 return Decision::Keep(Err(CheckpointMismatch { actual }));
             };
             let mut record = record.clone();
-            let answer = next(&mut record);
+            let outcome = next(&mut record);
             Decision::ReplaceIf(
                 Box::new(record),
-                Ok(answer),
+                Ok(outcome),
                 Err(CheckpointMismatch { actual }),
             )
         };
         let script = |_: &RecordSnapshot,
                       _: &mut Record,
-                      answer: &std::result::Result<T, CheckpointMismatch>| {
-            let mut all = vec![Bytes::from(keys.prefix.clone())];
-            if let Ok(answer) = answer {
-                all.extend(arguments(answer));
+                      outcome: &std::result::Result<T, CheckpointMismatch>| {
+            let mut script_arguments = vec![Bytes::from(keys.prefix.clone())];
+            if let Ok(outcome) = outcome {
+                script_arguments.extend(arguments(outcome));
             }
-            Ok((&REGISTER, all))
+            Ok((&REGISTER, script_arguments))
         };
         self.change(operation, partition_id, script, decide).await
     }
@@ -252,7 +264,7 @@ impl BoardCacheRead for RedisLive {
         &self,
         source: Source,
         queries: &[BoardQuery],
-    ) -> Result<Vec<CachedBoardAnswer>> {
+    ) -> Result<Vec<CachedBoardSnapshot>> {
         let operation = "reading cached boards";
         let mut partitions: Vec<u32> = queries.iter().map(|query| query.partition).collect();
         partitions.sort_unstable();
@@ -262,31 +274,36 @@ impl BoardCacheRead for RedisLive {
             .map(|partition| {
                 let partition_id = PartitionId { source, partition };
                 let cached = self.reader_snapshots().get(&partition_id).cloned();
-                let request = self.boards_request(partition_id, cached.as_ref(), queries);
+                let request = self.build_boards_request(partition_id, cached.as_ref(), queries);
                 ((partition_id, cached), request)
             })
             .unzip();
-        let answers = self.nodes.send_with_retry(operation, &requests).await?;
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let mut found: Vec<Option<CachedBoardAnswer>> = queries.iter().map(|_| None).collect();
-        for (answer, (partition_id, cached)) in answers.into_iter().zip(targets) {
-            let Value::Array(answer) = answer else {
+        let replies = self.nodes.send_with_retry(operation, &requests).await?;
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
+        let mut results: Vec<Option<CachedBoardSnapshot>> = queries.iter().map(|_| None).collect();
+        for (reply, (partition_id, cached)) in replies.into_iter().zip(targets) {
+            let Value::Array(reply) = reply else {
                 return Err(unexpected());
             };
-            let mut answer = answer.into_iter();
+            let mut reply = reply.into_iter();
             let snapshot =
-                self.snapshot_from_answer(operation, partition_id, cached.as_ref(), answer.next())?;
-            let matching = queries.iter().zip(&mut found);
-            for (query, found) in
+                self.snapshot_from_reply(operation, partition_id, cached.as_ref(), reply.next())?;
+            let matching = queries.iter().zip(&mut results);
+            for (query, result) in
                 matching.filter(|(query, _)| query.partition == partition_id.partition)
             {
-                *found = Some(CachedBoardAnswer {
-                    board: self.cached(operation, snapshot.record.as_ref(), query, &mut answer)?,
+                *result = Some(CachedBoardSnapshot {
+                    board: self.decode_board(
+                        operation,
+                        snapshot.record.as_ref(),
+                        query,
+                        &mut reply,
+                    )?,
                     state: snapshot.record.as_ref().map(|record| record.state.clone()),
                 });
             }
         }
-        found
+        results
             .into_iter()
             .collect::<Option<_>>()
             .ok_or_else(unexpected)
@@ -298,8 +315,8 @@ impl BoardCacheRead for RedisLive {
         name: &BoardName,
         now_ms: i64,
     ) -> Result<()> {
-        let arguments = [Bytes::from(field(name)), text(now_ms)];
-        let request = Request::script_on_keys(&self.keys(partition_id), &NOTE_USE, arguments);
+        let arguments = [Bytes::from(encode_field(name)), format_argument(now_ms)];
+        let request = Request::script_on_keys(&self.keys(partition_id), &RECORD_USE, arguments);
         self.send_one("recording the use of a cached board", request)
             .await?;
         Ok(())
@@ -311,7 +328,7 @@ impl BoardCache for RedisLive {
     async fn read_register(&self, partition_id: PartitionId) -> Result<BoardRegister> {
         let operation = "reading the register of cached boards";
         let (keys, retry_policy) = (self.keys(partition_id), &self.nodes.retry_policy);
-        let unexpected = || errors::unexpected_answer(retry_policy, operation);
+        let unexpected = || errors::unexpected_reply(retry_policy, operation);
         let command = redis::cmd("HGETALL")
             .arg(format!("{}boards", keys.prefix))
             .take();
@@ -323,11 +340,11 @@ impl BoardCache for RedisLive {
         let mut register = BoardRegister::default();
         let record = snapshot.record.as_ref();
         register.revision = record.map_or(Revision::default(), |record| record.boards_revision);
-        let all = match self
+        let stored_boards = match self
             .send_with_retry(operation, Request::command(&keys, command))
             .await?
         {
-            Value::Array(all) => pairs(all).ok_or_else(unexpected)?,
+            Value::Array(all) => decode_pairs(all).ok_or_else(unexpected)?,
             Value::Map(all) => all
                 .into_iter()
                 .filter_map(|pair| match pair {
@@ -339,9 +356,9 @@ impl BoardCache for RedisLive {
                 .collect(),
             _ => return Err(unexpected()),
         };
-        for (field, value_text) in all {
+        for (field, value_text) in stored_boards {
             let value_text = String::from_utf8(value_text).map_err(|_| unexpected())?;
-            let (is_ready, id, bytes) = parse_registered(&value_text).ok_or_else(unexpected)?;
+            let (is_ready, id, bytes) = parse_register_value(&value_text).ok_or_else(unexpected)?;
             let board = RegisteredBoard {
                 name: parse_field(&field).ok_or_else(unexpected)?,
                 id: id.to_owned(),
@@ -363,15 +380,20 @@ impl BoardCache for RedisLive {
         name: &BoardName,
     ) -> Result<std::result::Result<(String, Revision), CheckpointMismatch>> {
         let arguments = |(id, _): &(String, Revision)| {
-            let value_text = filling(id, 0).into();
-            vec![field(name).into(), Bytes::new(), value_text, text(0)]
+            let value_text = encode_filling(id, 0).into();
+            vec![
+                encode_field(name).into(),
+                Bytes::new(),
+                value_text,
+                format_argument(0),
+            ]
         };
         let operation = "adding a board to the cache";
         self.change_register(
             operation,
             partition_id,
             expected,
-            Record::new_board,
+            Record::add_board,
             arguments,
         )
         .await
@@ -385,11 +407,11 @@ impl BoardCache for RedisLive {
     ) -> Result<bool> {
         let operation = "filling a cached board";
         let mut arguments = vec![
-            Bytes::from(field(&board.name)),
-            Bytes::from(filling(&board.id, step.saturating_sub(1))),
-            Bytes::from(filling(&board.id, step)),
+            Bytes::from(encode_field(&board.name)),
+            Bytes::from(encode_filling(&board.id, step.saturating_sub(1))),
+            Bytes::from(encode_filling(&board.id, step)),
             Bytes::from(board.id.clone()),
-            text(rows.len()),
+            format_argument(rows.len()),
         ];
         for row in rows {
             arguments.push(Bytes::copy_from_slice(&row.member));
@@ -404,19 +426,27 @@ impl BoardCache for RedisLive {
         partition_id: PartitionId,
         expected: (Checkpoint, Revision),
         (board, steps): (&RegisteredBoard, u64),
-        changed: Epoch,
+        last_changed_epoch: Epoch,
     ) -> Result<std::result::Result<Revision, CheckpointMismatch>> {
         let arguments = |_: &Revision| {
-            let (before, after) = (filling(&board.id, steps), format!("{READY}{}", board.id));
-            let name = field(&board.name).into();
-            vec![name, before.into(), after.into(), text(changed)]
+            let (before, after) = (
+                encode_filling(&board.id, steps),
+                format!("{READY}{}", board.id),
+            );
+            let name = encode_field(&board.name).into();
+            vec![
+                name,
+                before.into(),
+                after.into(),
+                format_argument(last_changed_epoch),
+            ]
         };
         let operation = "completing the fill of a cached board";
         self.change_register(
             operation,
             partition_id,
             expected,
-            Record::change_boards,
+            Record::renew_boards_revision,
             arguments,
         )
         .await
@@ -430,10 +460,10 @@ impl BoardCache for RedisLive {
     ) -> Result<Option<u64>> {
         let operation = "measuring a cached board";
         let arguments = [
-            Bytes::from(field(&board.name)),
+            Bytes::from(encode_field(&board.name)),
             Bytes::from(board.id.clone()),
-            text(now_ms),
-            text(BOARD_BYTES),
+            format_argument(now_ms),
+            format_argument(BOARD_BYTES),
         ];
         let request = Request::script_on_keys(&self.keys(partition_id), &MEASURE, arguments);
         let bytes = self.send_for_integer(operation, request).await?;
@@ -447,9 +477,9 @@ impl BoardCache for RedisLive {
         boards: &[RegisteredBoard],
     ) -> Result<std::result::Result<Revision, CheckpointMismatch>> {
         let arguments = |_: &Revision| {
-            let mut all = vec![Bytes::new(), Bytes::new(), Bytes::new(), text(0)];
+            let mut all = vec![Bytes::new(), Bytes::new(), Bytes::new(), format_argument(0)];
             for board in boards {
-                all.push(Bytes::from(field(&board.name)));
+                all.push(Bytes::from(encode_field(&board.name)));
                 all.push(Bytes::from(board.id.clone()));
             }
             all
@@ -459,7 +489,7 @@ impl BoardCache for RedisLive {
             operation,
             partition_id,
             expected,
-            Record::change_boards,
+            Record::renew_boards_revision,
             arguments,
         )
         .await
@@ -467,9 +497,13 @@ impl BoardCache for RedisLive {
 
     async fn least_used(&self, partition_id: PartitionId, limit: usize) -> Result<Vec<BoardName>> {
         let operation = "finding the least recently used boards";
-        let request = Request::script_on_keys(&self.keys(partition_id), &LEAST_USED, [text(limit)]);
+        let request = Request::script_on_keys(
+            &self.keys(partition_id),
+            &LEAST_USED,
+            [format_argument(limit)],
+        );
         let Value::Array(fields) = self.send_with_retry(operation, request).await? else {
-            return Err(errors::unexpected_answer(
+            return Err(errors::unexpected_reply(
                 &self.nodes.retry_policy,
                 operation,
             ));
@@ -484,14 +518,14 @@ impl BoardCache for RedisLive {
 
 /// Encodes the register's field for a board: view, a zero byte, length of the key, key, and
 /// section.
-fn field(name: &BoardName) -> Vec<u8> {
+fn encode_field(name: &BoardName) -> Vec<u8> {
     let length = u32::try_from(name.key.len()).unwrap_or(u32::MAX);
     let view = [name.view.as_bytes(), &[0]].concat();
     [
         &view,
         length.to_be_bytes().as_slice(),
         &name.key,
-        &name.section,
+        &name.filtered_board,
     ]
     .concat()
 }
@@ -501,28 +535,28 @@ fn parse_field(field: &[u8]) -> Option<BoardName> {
     let (view, rest) = field.split_at_checked(end)?;
     let (length, rest) = rest.get(1..)?.split_first_chunk()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    let (key, section) = rest.split_at_checked(length)?;
+    let (key, filtered_board) = rest.split_at_checked(length)?;
     Some(BoardName {
         view: String::from_utf8(view.to_vec()).ok()?,
         key: key.to_vec(),
-        section: section.to_vec(),
+        filtered_board: filtered_board.to_vec(),
     })
 }
 
 /// Encodes the register's value for a board that is being filled, after some steps.
-fn filling(id: &str, step: u64) -> String {
+fn encode_filling(id: &str, step: u64) -> String {
     format!("{FILLING}{id} {step}")
 }
 
 /// Decodes the register's value: whether the board is filled, its id, and its size in bytes.
-fn parse_registered(value_text: &str) -> Option<(bool, &str, Option<u64>)> {
+fn parse_register_value(value_text: &str) -> Option<(bool, &str, Option<u64>)> {
     let is_ready = value_text.starts_with(READY);
     let rest = value_text.strip_prefix([READY, FILLING])?;
     let (id, bytes) = rest.split_once(' ').unwrap_or((rest, ""));
     Some((is_ready, id, bytes.parse().ok()))
 }
 
-const fn score_rest_bytes(score_bytes: usize) -> usize {
+const fn count_rest_bytes(score_bytes: usize) -> usize {
     score_bytes.saturating_sub(NUMBER_BYTES)
 }
 
@@ -534,9 +568,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_round_trip(key: Vec<u8>, section: Vec<u8>) {
-            let name = BoardName { view: "a@1".to_owned(), key, section };
-            prop_assert_eq!(parse_field(&field(&name)), Some(name));
+        fn names_round_trip(key: Vec<u8>, filtered_board: Vec<u8>) {
+            let name = BoardName { view: "a@1".to_owned(), key, filtered_board };
+            prop_assert_eq!(parse_field(&encode_field(&name)), Some(name));
         }
 
         #[test]

@@ -25,8 +25,8 @@ if string.find(ARGV[2], '^p') then
     -- Strings of packed rows; each counts as one row.
     local groups = redis.call('ZRANGE', index, 0, math.min(limit, CHUNK) - 1)
     local strings = {}
-    for at, group in ipairs(groups) do
-        strings[at] = index .. ':' .. group
+    for i, group in ipairs(groups) do
+        strings[i] = index .. ':' .. group
     end
     if #groups > 0 then
         redis.call('UNLINK', unpack(strings))

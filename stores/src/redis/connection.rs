@@ -20,7 +20,7 @@ use super::{RedisOptions, errors};
 use crate::retry::RetryPolicy;
 use crate::{Error, Result, tls};
 
-const PORT: u16 = 6379;
+const DEFAULT_PORT: u16 = 6379;
 
 /// After a failed connection attempt, further attempts fail at once for this time. So callers that
 /// wait for the same node share one failure.
@@ -38,7 +38,7 @@ impl Node {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !text.ends_with(']') => (host, port.parse().ok()?),
-            _ => (text, PORT),
+            _ => (text, DEFAULT_PORT),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         (!host.is_empty()).then(|| Self {
@@ -127,13 +127,13 @@ const INFO_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct ConnectionState {
-    /// Number of the connection, so that a failure of an earlier one does not close it.
+    /// The number of the connection, so that a failure of an earlier one does not close it.
     number: u64,
     connection: Option<MultiplexedConnection>,
-    failed: Option<(Instant, String)>,
+    last_failure: Option<(Instant, String)>,
     /// When the server was checked last, and the lowest number of evicted keys that it has
     /// reported.
-    checked: Option<(Instant, u64)>,
+    last_check: Option<(Instant, u64)>,
 }
 
 impl ConnectionState {
@@ -145,10 +145,10 @@ impl ConnectionState {
         if let Some(reason) = info.unavailable_reason() {
             return Err(UnusableServer::Temporary(reason));
         }
-        let evicted = info.evicted();
+        let evicted = info.evicted_keys();
         // The counter starts at 0 after a restart.
         let lowest = self
-            .checked
+            .last_check
             .map_or(evicted, |(_, lowest)| lowest.min(evicted));
         if evicted > lowest {
             return Err(UnusableServer::Permanent(format!(
@@ -156,7 +156,7 @@ impl ConnectionState {
                 evicted - lowest
             )));
         }
-        self.checked = Some((Instant::now(), lowest));
+        self.last_check = Some((Instant::now(), lowest));
         Ok(())
     }
 }
@@ -243,16 +243,16 @@ impl NodeConnection {
         let mut state = self.state.lock().await;
         if let Some(connection) = state.connection.clone() {
             let is_due = state
-                .checked
-                .is_none_or(|(at, _)| at.elapsed() >= INFO_INTERVAL);
+                .last_check
+                .is_none_or(|(checked_at, _)| checked_at.elapsed() >= INFO_INTERVAL);
             if !is_due {
                 return Ok((state.number, connection));
             }
             // The configuration may change while a connection is open.
-            let answer = timeout(config.response_timeout, request_info(connection.clone())).await;
-            match answer {
+            let reply = timeout(config.response_timeout, request_info(connection.clone())).await;
+            match reply {
                 Ok(Ok(replies)) => {
-                    let info = read_info(retry_policy, operation, replies)?;
+                    let info = parse_info(retry_policy, operation, replies)?;
                     if let Err(problem) = state.check(&info) {
                         state.connection = None;
                         return Err(self.unusable_error(retry_policy, operation, problem));
@@ -271,10 +271,10 @@ impl NodeConnection {
                 }
             }
         }
-        if let Some((at, why)) = &state.failed
-            && at.elapsed() < FAILURE_BACKOFF
+        if let Some((failed_at, reason)) = &state.last_failure
+            && failed_at.elapsed() < FAILURE_BACKOFF
         {
-            return Err(retry_policy.unavailable(operation, why));
+            return Err(retry_policy.unavailable(operation, reason));
         }
         let client = config.client(&self.node);
         let client = client.map_err(|error| self.client_error(retry_policy, operation, &error))?;
@@ -286,14 +286,14 @@ impl NodeConnection {
                 connection
             }
             Err(error) => {
-                if let Error::Unavailable { why, .. } = &error {
-                    state.failed = Some((Instant::now(), why.clone()));
+                if let Error::Unavailable { reason, .. } = &error {
+                    state.last_failure = Some((Instant::now(), reason.clone()));
                 }
                 return Err(error);
             }
         };
         state.number += 1;
-        state.failed = None;
+        state.last_failure = None;
         state.connection = Some(connection.clone());
         Ok((state.number, connection))
     }
@@ -316,13 +316,13 @@ impl NodeConnection {
             Ok((connection, replies))
         };
         let (connection, replies) = match timeout(config.connect_timeout, connecting).await {
-            Ok(Ok(done)) => done,
+            Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(self.client_error(retry_policy, operation, &error)),
             Err(_) => {
                 return Err(self.timeout_error(retry_policy, operation, config.connect_timeout));
             }
         };
-        Ok((connection, read_info(retry_policy, operation, replies)?))
+        Ok((connection, parse_info(retry_policy, operation, replies)?))
     }
 
     fn unusable_error(
@@ -332,12 +332,12 @@ impl NodeConnection {
         problem: UnusableServer,
     ) -> Error {
         match problem {
-            UnusableServer::Permanent(why) => Error::broken(
+            UnusableServer::Permanent(reason) => Error::broken(
                 retry_policy.describe(operation),
-                format!("{}: {why}", self.node),
+                format!("{}: {reason}", self.node),
             ),
-            UnusableServer::Temporary(why) => {
-                retry_policy.unavailable(operation, format!("{}: {why}", self.node))
+            UnusableServer::Temporary(reason) => {
+                retry_policy.unavailable(operation, format!("{}: {reason}", self.node))
             }
         }
     }
@@ -358,8 +358,8 @@ impl NodeConnection {
         waited: Duration,
     ) -> Error {
         let waited = waited.as_secs_f64();
-        let why = format!("{} did not answer within {waited:.1} s", self.node);
-        retry_policy.unavailable(operation, why)
+        let reason = format!("{} did not answer within {waited:.1} s", self.node);
+        retry_policy.unavailable(operation, reason)
     }
 }
 
@@ -369,7 +369,7 @@ async fn request_info(mut connection: MultiplexedConnection) -> redis::RedisResu
     connection.send_packed_commands(&commands, 0, 1).await
 }
 
-fn read_info(retry_policy: &RetryPolicy, operation: &str, replies: Vec<Value>) -> Result<Info> {
+fn parse_info(retry_policy: &RetryPolicy, operation: &str, replies: Vec<Value>) -> Result<Info> {
     match replies.into_iter().next() {
         Some(Value::BulkString(text)) => {
             let text = String::from_utf8_lossy(&text).into_owned();
@@ -379,7 +379,7 @@ fn read_info(retry_policy: &RetryPolicy, operation: &str, replies: Vec<Value>) -
         Some(Value::ServerError(error)) => {
             Err(errors::from_server_error(retry_policy, operation, &error))
         }
-        _ => Err(errors::unexpected_answer(retry_policy, operation)),
+        _ => Err(errors::unexpected_reply(retry_policy, operation)),
     }
 }
 
@@ -389,13 +389,13 @@ mod tests {
 
     #[test]
     fn parses_addresses() {
-        let read = |text| Node::parse(text).map(|node| (node.host, node.port));
-        let some = |host: &str, port| Some((host.to_owned(), port));
-        assert_eq!(read("redis:7000"), some("redis", 7000));
-        assert_eq!(read("redis"), some("redis", PORT));
-        assert_eq!(read("[::1]:7000"), some("::1", 7000));
-        assert_eq!(read("[::1]"), some("::1", PORT));
-        assert_eq!(read("redis:port"), None);
-        assert_eq!(read(""), None);
+        let parse = |text| Node::parse(text).map(|node| (node.host, node.port));
+        let address = |host: &str, port| Some((host.to_owned(), port));
+        assert_eq!(parse("redis:7000"), address("redis", 7000));
+        assert_eq!(parse("redis"), address("redis", DEFAULT_PORT));
+        assert_eq!(parse("[::1]:7000"), address("::1", 7000));
+        assert_eq!(parse("[::1]"), address("::1", DEFAULT_PORT));
+        assert_eq!(parse("redis:port"), None);
+        assert_eq!(parse(""), None);
     }
 }

@@ -8,10 +8,10 @@ use crate::{Error, Result};
 /// While a cluster moves a hash slot, its keys are on two nodes.
 const MOVING: &str = "the cluster is moving these keys to another node";
 
-/// Classified reply.
+/// A classified reply.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// The answer of the command.
+    /// The result of the command.
     Value(redis::Value),
     /// The server does not have the script; resend it in full.
     NoScript,
@@ -24,7 +24,7 @@ pub(super) fn is_not_primary(value: &redis::Value) -> bool {
     matches!(value, redis::Value::ServerError(error) if matches!(error.code(), "READONLY" | "MASTERDOWN"))
 }
 
-/// Classifies a reply as an answer, a redirect, or an error.
+/// Classifies a reply as a result, a redirect, or an error.
 pub(super) fn classify_reply(
     retry_policy: &RetryPolicy,
     operation: &str,
@@ -75,8 +75,8 @@ fn from_code(retry_policy: &RetryPolicy, operation: &str, code: &str, details: &
         | "NOREPLICAS" | "MISCONF" => return retry_policy.unavailable(operation, message),
         _ if mentions("OOM") => {
             return Error::Full {
-                what: retry_policy.describe(operation),
-                why: format!(
+                operation: retry_policy.describe(operation),
+                reason: format!(
                     "{message}: the server's memory is full; raise maxmemory, or complete a batch run to prune old epochs"
                 ),
             };
@@ -116,8 +116,9 @@ pub(super) fn from_client_error(
     };
     let message = error.to_string();
     if message.contains("certificate") {
-        let why = format!("{node}: {message}; set ca_file to the server's certificate authority");
-        return Error::broken(retry_policy.describe(operation), why);
+        let reason =
+            format!("{node}: {message}; set ca_file to the server's certificate authority");
+        return Error::broken(retry_policy.describe(operation), reason);
     }
     match code {
         Some(code) => from_code(
@@ -130,10 +131,10 @@ pub(super) fn from_client_error(
     }
 }
 
-/// Error for an answer that does not decode.
-pub(super) fn unexpected_answer(retry_policy: &RetryPolicy, operation: &str) -> Error {
+/// Builds the error for a reply that does not decode.
+pub(super) fn unexpected_reply(retry_policy: &RetryPolicy, operation: &str) -> Error {
     Error::broken(
         retry_policy.describe(operation),
-        "the answer does not decode; check that the server is Redis 7 or newer and that no other program writes these keys",
+        "the reply does not decode; check that the server is Redis 7 or newer and that no other program writes these keys",
     )
 }

@@ -1,8 +1,8 @@
-//! The answer to `INFO`, and whether the server can hold live state.
+//! The reply to `INFO`, and whether the server can hold live state.
 
 const VERSION_MIN: u32 = 7;
 
-/// The answer to `INFO`. Users rarely have the right to `CONFIG`.
+/// The reply to `INFO`. Users rarely have the right to `CONFIG`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Info(String);
 
@@ -11,22 +11,22 @@ impl Info {
         Self(text)
     }
 
-    fn value(&self, name: &str) -> Option<&str> {
+    fn find_value(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
     }
 
     pub(super) fn is_cluster(&self) -> bool {
-        self.value("cluster_enabled") == Some("1")
+        self.find_value("cluster_enabled") == Some("1")
     }
 
     fn is_replica(&self) -> bool {
-        self.value("role") == Some("slave")
+        self.find_value("role") == Some("slave")
     }
 
     /// Reason why this server must not hold live state, if any.
     pub(super) fn refusal_reason(&self) -> Option<String> {
-        let Some(version) = self.value("redis_version") else {
+        let Some(version) = self.find_value("redis_version") else {
             return Some(
                 "INFO does not contain redis_version; grant the user the right to INFO".to_owned(),
             );
@@ -40,7 +40,7 @@ impl Info {
                 "it is Redis {version}, but the scripts need {VERSION_MIN} or newer; upgrade the server"
             ));
         }
-        match self.value("maxmemory_policy") {
+        match self.find_value("maxmemory_policy") {
             Some("noeviction") => {}
             Some(policy) => {
                 return Some(format!(
@@ -62,20 +62,20 @@ impl Info {
     }
 
     /// Number of keys that were evicted since the server started.
-    pub(super) fn evicted(&self) -> u64 {
-        let evicted = self.value("evicted_keys").and_then(|n| n.parse().ok());
-        evicted.unwrap_or(0)
+    pub(super) fn evicted_keys(&self) -> u64 {
+        let evicted_keys = self.find_value("evicted_keys").and_then(|n| n.parse().ok());
+        evicted_keys.unwrap_or(0)
     }
 
     /// Problems that are no reason to refuse the server.
     pub(super) fn warnings(&self) -> Vec<&'static str> {
         let mut warnings = Vec::new();
-        if self.value("aof_enabled") == Some("0") {
+        if self.find_value("aof_enabled") == Some("0") {
             warnings.push(
                 "it has no append-only file, so a restart loses live state, which is then replayed from the log; set appendonly yes",
             );
         }
-        if self.value("aof_last_write_status") == Some("err") {
+        if self.find_value("aof_last_write_status") == Some("err") {
             warnings
                 .push("it failed to write its append-only file; check the server's log and disk");
         }

@@ -88,30 +88,30 @@ impl RedisLive {
 
     /// Sends one request, without retries.
     pub(super) async fn send_one(&self, operation: &str, request: Request) -> Result<Value> {
-        let answers = self.nodes.send(operation, &[request]).await?;
-        self.single_answer(operation, answers)
+        let replies = self.nodes.send(operation, &[request]).await?;
+        self.take_single_reply(operation, replies)
     }
 
     /// Sends one request with retries, so it must be idempotent.
     pub(super) async fn send_with_retry(&self, operation: &str, request: Request) -> Result<Value> {
-        let answers = self.nodes.send_with_retry(operation, &[request]).await?;
-        self.single_answer(operation, answers)
+        let replies = self.nodes.send_with_retry(operation, &[request]).await?;
+        self.take_single_reply(operation, replies)
     }
 
-    /// Sends one idempotent request with retries, and returns its integer answer.
+    /// Sends one idempotent request with retries, and returns its integer reply.
     pub(super) async fn send_for_integer(&self, operation: &str, request: Request) -> Result<i64> {
         match self.send_with_retry(operation, request).await? {
             Value::Int(number) => Ok(number),
-            _ => Err(errors::unexpected_answer(
+            _ => Err(errors::unexpected_reply(
                 &self.nodes.retry_policy,
                 operation,
             )),
         }
     }
 
-    fn single_answer(&self, operation: &str, answers: Vec<Value>) -> Result<Value> {
-        let answer = answers.into_iter().next();
-        answer.ok_or_else(|| errors::unexpected_answer(&self.nodes.retry_policy, operation))
+    fn take_single_reply(&self, operation: &str, replies: Vec<Value>) -> Result<Value> {
+        let reply = replies.into_iter().next();
+        reply.ok_or_else(|| errors::unexpected_reply(&self.nodes.retry_policy, operation))
     }
 
     /// Reads the record of a partition state.
@@ -127,7 +127,7 @@ impl RedisLive {
         {
             Value::Nil => self.parse_snapshot(operation, keys, Bytes::new()),
             Value::BulkString(bytes) => self.parse_snapshot(operation, keys, bytes.into()),
-            _ => Err(errors::unexpected_answer(
+            _ => Err(errors::unexpected_reply(
                 &self.nodes.retry_policy,
                 operation,
             )),
@@ -140,23 +140,23 @@ impl RedisLive {
         keys: &PartitionKeys,
         bytes: Bytes,
     ) -> Result<RecordSnapshot> {
-        let record = Record::parse(&bytes).map_err(|why| {
-            let why = format!(
-                "{keys} is not a readable partition state: {why}; update this program, or stop all Backstitch processes and delete the keys of this partition (they are rebuilt from the log)"
+        let record = Record::parse(&bytes).map_err(|reason| {
+            let reason = format!(
+                "{keys} is not a readable partition state: {reason}; update this program, or stop all Backstitch processes and delete the keys of this partition (they are rebuilt from the log)"
             );
-            Error::broken(self.nodes.retry_policy.describe(operation), why)
+            Error::broken(self.nodes.retry_policy.describe(operation), reason)
         })?;
         Ok(RecordSnapshot { bytes, record })
     }
 
-    pub(super) fn record_from_answer(
+    pub(super) fn record_from_reply(
         &self,
         operation: &str,
         keys: &PartitionKeys,
-        answer: Option<Value>,
+        reply: Option<Value>,
     ) -> Result<Option<Record>> {
-        let Some(Value::BulkString(bytes)) = answer else {
-            return Err(errors::unexpected_answer(
+        let Some(Value::BulkString(bytes)) = reply else {
+            return Err(errors::unexpected_reply(
                 &self.nodes.retry_policy,
                 operation,
             ));
@@ -167,7 +167,7 @@ impl RedisLive {
     pub(super) fn parse_count(&self, operation: &str, value: &[u8]) -> Result<i64> {
         let text = std::str::from_utf8(value).ok();
         text.and_then(|text| text.parse().ok())
-            .ok_or_else(|| errors::unexpected_answer(&self.nodes.retry_policy, operation))
+            .ok_or_else(|| errors::unexpected_reply(&self.nodes.retry_policy, operation))
     }
 
     pub(super) fn reader_snapshots(

@@ -21,19 +21,19 @@ use super::errors;
 use super::live::{RedisLive, RepackQueue};
 use super::nodes::Request;
 use super::packed::{self, Family};
-use super::pairs::{Pairs, pairs};
+use super::pairs::{Pairs, decode_pairs};
 use super::record::{ContainerKind, PartitionKeys, Record, has_chunks};
 use crate::live::PartitionId;
 use crate::{Error, Result};
 
-/// Most full strings that are read before one apply. Others keep growing.
-const STRINGS_MAX: usize = 1_000;
-/// A hash is inspected at this number of chunks, at twice as many, and so on up to `CHUNKS_LAST`.
+/// The maximum number of full strings that are read before one apply. Others keep growing.
+const READ_STRINGS_MAX: usize = 1_000;
+/// A hash is inspected at this number of chunks, at twice as many, and so on up to the maximum.
 /// Larger hashes would be too much to read at once.
-const CHUNKS_FIRST: usize = 32;
-const CHUNKS_LAST: usize = 16_384;
-/// Most chunks that are read before one apply.
-const CHUNKS_MAX: usize = 16_384;
+const INSPECTED_CHUNKS_MIN: usize = 32;
+const INSPECTED_CHUNKS_MAX: usize = 16_384;
+/// The maximum number of chunks that are read before one apply.
+const READ_CHUNKS_MAX: usize = 16_384;
 
 /// Container, group, and number of chunks.
 type RepackGroup = (String, Vec<u8>, usize);
@@ -53,7 +53,7 @@ pub(super) struct RepackInput {
 }
 
 impl RepackInput {
-    pub(super) fn string(&self, container: &str, group: &[u8]) -> Option<&[u8]> {
+    pub(super) fn find_string(&self, container: &str, group: &[u8]) -> Option<&[u8]> {
         self.strings.get(container)?.get(group).map(Vec::as_slice)
     }
 }
@@ -64,7 +64,7 @@ struct GroupChunks {
     /// Packed rows; a row may occur several times.
     rows: Vec<u8>,
     /// True if the rows replace all present chunks.
-    replaces: bool,
+    replaces_chunks: bool,
 }
 
 /// Rows that an apply writes as chunks, by view and group.
@@ -94,7 +94,7 @@ impl Chunks {
     ///
     /// # Errors
     /// [`Error::Broken`] if an added value does not decode as rows.
-    pub(super) fn arguments(
+    pub(super) fn into_arguments(
         mut self,
         record: &mut Record,
         repack: &RepackInput,
@@ -107,19 +107,19 @@ impl Chunks {
             for (group, (_, rows)) in groups {
                 let view_groups = self.0.entry(view.to_owned()).or_default();
                 let group_chunks = view_groups.entry(group.clone()).or_default();
-                group_chunks.replaces = true;
+                group_chunks.replaces_chunks = true;
                 group_chunks.rows.extend_from_slice(rows);
             }
         }
         let number = |n: usize| Bytes::from(n.to_string());
         let mut arguments = vec![
-            number(CHUNKS_FIRST),
-            number(CHUNKS_LAST),
+            number(INSPECTED_CHUNKS_MIN),
+            number(INSPECTED_CHUNKS_MAX),
             number(self.0.len()),
         ];
         // Makes the names of chunks unique to this apply.
-        let (unique, ..) = Uuid::new_v4().as_fields();
-        let prefix = format!("{}.{unique:08x}", record.state.position.next_offset);
+        let (apply_id, ..) = Uuid::new_v4().as_fields();
+        let prefix = format!("{}.{apply_id:08x}", record.state.position.next_offset);
         for (view, groups) in self.0 {
             let container = record.ensure_container(&view, ContainerKind::Chunks);
             arguments.push(container.clone().into());
@@ -128,7 +128,7 @@ impl Chunks {
                 let rows = packed::summed([group_chunks.rows.as_slice()]);
                 let chunks = packed::chunks(rows.ok_or_else(|| rows_error(&container, &group))?);
                 arguments.push(group.into());
-                arguments.push(Bytes::from_static(if group_chunks.replaces {
+                arguments.push(Bytes::from_static(if group_chunks.replaces_chunks {
                     b"1"
                 } else {
                     b""
@@ -146,11 +146,11 @@ impl Chunks {
 
 /// Error for a group whose value does not decode as rows.
 pub(super) fn rows_error(container: &str, group: &[u8]) -> Error {
-    let why = format!(
+    let reason = format!(
         "{container}:{} does not decode as packed rows, or a sum exceeds 64 bits; another program may have written this key; delete all keys of this partition (they are rebuilt from the log)",
         group.escape_ascii()
     );
-    Error::broken("packing live deltas", why)
+    Error::broken("packing live deltas", reason)
 }
 
 impl RedisLive {
@@ -166,18 +166,18 @@ impl RedisLive {
             return Ok(RepackInput::default());
         };
         let keys = self.keys(partition_id);
-        let requests: Vec<Request> = requests(&keys, &strings, &hashes);
-        let answers = match self.nodes.send(operation, &requests).await {
-            Ok(answers) => answers,
+        let requests: Vec<Request> = build_requests(&keys, &strings, &hashes);
+        let replies = match self.nodes.send(operation, &requests).await {
+            Ok(replies) => replies,
             Err(error) => {
                 tracing::debug!(%error, "cannot read groups to repack; retrying with a later micro-batch");
                 self.queue_repacks(partition_id, strings);
                 return Ok(RepackInput::default());
             }
         };
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let mut answers = answers.into_iter();
-        let (first, last) = (answers.next(), answers.next_back());
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
+        let mut replies = replies.into_iter();
+        let (first, last) = (replies.next(), replies.next_back());
         let (Some(Value::Array(values_read)), Some(record)) = (first, last) else {
             return Err(unexpected());
         };
@@ -200,17 +200,17 @@ impl RedisLive {
             let groups_read = repack.strings.entry(container).or_default();
             groups_read.insert(group, string);
         }
-        let mut read = Vec::new();
-        for (hash, values_read) in hashes.into_iter().zip(answers) {
+        let mut chunks_read = Vec::new();
+        for (hash, values_read) in hashes.into_iter().zip(replies) {
             let Value::Array(values) = values_read else {
                 return Err(unexpected());
             };
-            read.push((hash, pairs(values).ok_or_else(unexpected)?));
+            chunks_read.push((hash, decode_pairs(values).ok_or_else(unexpected)?));
         }
-        if !read.is_empty() {
+        if !chunks_read.is_empty() {
             let merging = tokio::task::spawn_blocking(move || {
                 let merge = |(hash, chunks): (RepackGroup, Pairs)| (hash, merge_chunks(&chunks));
-                read.into_iter().map(merge).collect::<Vec<_>>()
+                chunks_read.into_iter().map(merge).collect::<Vec<_>>()
             });
             let merged = merging
                 .await
@@ -234,8 +234,8 @@ impl RedisLive {
     ) -> Option<(Vec<RepackGroup>, Vec<RepackGroup>)> {
         let snapshot = self.last_snapshot(partition_id)?;
         let record = snapshot.record.as_ref().filter(|_| !families.is_empty())?;
-        let mut all = self.repack_queues();
-        let queue = all.get_mut(&partition_id)?;
+        let mut queues = self.repack_queues();
+        let queue = queues.get_mut(&partition_id)?;
         let (mut strings, mut hashes, mut chunks) = (Vec::new(), Vec::new(), 0);
         for (container, groups) in queue.iter_mut() {
             if has_chunks(container) {
@@ -243,7 +243,7 @@ impl RedisLive {
                     groups.clear();
                 }
                 let fitting = groups.extract_if(|_, group_chunks| {
-                    let is_fitting = chunks == 0 || chunks + *group_chunks <= CHUNKS_MAX;
+                    let is_fitting = chunks == 0 || chunks + *group_chunks <= READ_CHUNKS_MAX;
                     chunks += if is_fitting { *group_chunks } else { 0 };
                     is_fitting
                 });
@@ -257,7 +257,7 @@ impl RedisLive {
                 .iter()
                 .find(|candidate| Some(candidate.name.as_str()) == family);
             for group in family.into_iter().flat_map(|family| family.groups.keys()) {
-                if strings.len() < STRINGS_MAX
+                if strings.len() < READ_STRINGS_MAX
                     && let Some((group, chunks)) = groups.remove_entry(group)
                 {
                     strings.push((container.clone(), group, chunks));
@@ -270,8 +270,9 @@ impl RedisLive {
 
     /// Queues groups again after an apply that did not repack them.
     pub(super) fn requeue_repacks(&self, partition_id: PartitionId, repack: RepackInput) {
-        let strings = flatten(repack.strings).map(|(container, group, _)| (container, group, 0));
-        let hashes = flatten(repack.hashes)
+        let strings =
+            flatten_groups(repack.strings).map(|(container, group, _)| (container, group, 0));
+        let hashes = flatten_groups(repack.hashes)
             .map(|(container, group, (chunks, _))| (container, group, chunks));
         self.queue_repacks(partition_id, strings.chain(hashes));
     }
@@ -316,8 +317,8 @@ impl RedisLive {
         if groups.peek().is_none() {
             return;
         }
-        let mut all = self.repack_queues();
-        let queue = all.entry(partition_id).or_default();
+        let mut queues = self.repack_queues();
+        let queue = queues.entry(partition_id).or_default();
         for (container, group, chunks) in groups {
             queue.entry(container).or_default().insert(group, chunks);
         }
@@ -331,7 +332,7 @@ impl RedisLive {
 }
 
 /// Returns each group with its container.
-fn flatten<T>(by_group: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)> {
+fn flatten_groups<T>(by_group: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)> {
     let containers = by_group.into_iter();
     containers.flat_map(|(container, groups)| {
         let groups = groups.into_iter();
@@ -341,8 +342,12 @@ fn flatten<T>(by_group: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)
 
 /// Builds one request for the record and the strings, one for each hash, and a last one for the
 /// record.
-fn requests(keys: &PartitionKeys, strings: &[RepackGroup], hashes: &[RepackGroup]) -> Vec<Request> {
-    let key = |(container, group, _): &RepackGroup| keys.group(container, group);
+fn build_requests(
+    keys: &PartitionKeys,
+    strings: &[RepackGroup],
+    hashes: &[RepackGroup],
+) -> Vec<Request> {
+    let key = |(container, group, _): &RepackGroup| keys.group_key(container, group);
     let mut first = redis::cmd("MGET");
     first.arg(&keys.record);
     for string in strings {
@@ -366,10 +371,10 @@ fn requests(keys: &PartitionKeys, strings: &[RepackGroup], hashes: &[RepackGroup
 )]
 fn merge_chunks(chunks: &[(Vec<u8>, Vec<u8>)]) -> Option<Option<Vec<u8>>> {
     let chunks = chunks.iter().map(|(_, chunk)| chunk.as_slice());
-    let before: usize = chunks.clone().map(<[u8]>::len).sum();
+    let bytes_before: usize = chunks.clone().map(<[u8]>::len).sum();
     let mut rows = Vec::new();
     for (row, count) in packed::summed(chunks)? {
         packed::put_row(&mut rows, row, count);
     }
-    Some((rows.len() < before / 2).then_some(rows))
+    Some((rows.len() < bytes_before / 2).then_some(rows))
 }

@@ -12,26 +12,27 @@ use schemas::source::Source;
 
 use super::errors;
 use super::live::RedisLive;
-use super::live_groups::{GROUP_TRIES, GroupAddress};
+use super::live_groups::{GROUP_TRIES_MAX, GroupAddress};
 use super::live_scan::PageRequest;
 use super::nodes::Request;
-use super::pairs::{Pairs, pairs, unpack_chunks, unpack_string};
-use super::record::{ContainerKind, Record, STATE, has_chunks, view_number};
+use super::pairs::{Pairs, decode_pairs, unpack_chunks, unpack_string};
+use super::record::{ContainerKind, ENTRY_PREFIX, Record, has_chunks, parse_view_number};
 use super::script::READ;
 use crate::board_cache::BoardCacheRead;
 use crate::live::{
-    DeltaQuery, DeltasSnapshot, LiveDeltas, LiveRead, LiveStatesBuilder, MembersQuery, Outbox,
-    PartitionId, StateQuery, StatesSnapshot,
+    DeltaQuery, DeltasSnapshot, EntriesSnapshot, EntryQuery, LiveDeltas, LiveEntriesBuilder,
+    LiveRead, MembersQuery, Outbox, PartitionId,
 };
 use crate::live_count::StoredLiveCount;
-use crate::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
+use crate::live_scan::{ScanKey, ScannedDeltas, ScannedEntries};
 use crate::{Error, Result};
 
-/// Most rows of one partition state that one script returns. It blocks the server for about 50 ms.
-const READ_ROWS: usize = 50_000;
+/// The maximum number of rows of one partition state that one script returns. It blocks the
+/// server for about 50 ms.
+const READ_ROWS_MAX: usize = 50_000;
 
-/// Most rows of one group that are assembled from several answers.
-const GROUP_ROWS: usize = 1_000_000;
+/// The maximum number of rows of one group that are assembled from several replies.
+const GROUP_ROWS_MAX: usize = 1_000_000;
 
 /// A query for one group of a view.
 struct GroupQuery<'a> {
@@ -67,9 +68,9 @@ struct LiveRow {
 
 impl LiveRow {
     /// Adds the live entry of this row.
-    fn add_state(&self, builder: &mut LiveStatesBuilder) {
-        let state = self.value.strip_prefix(&[STATE]);
-        builder.add(self.partition, self.epoch, &self.key, state);
+    fn add_to(&self, builder: &mut LiveEntriesBuilder) {
+        let entry = self.value.strip_prefix(&[ENTRY_PREFIX]);
+        builder.add(self.partition, self.epoch, &self.key, entry);
     }
 
     fn decoder(
@@ -95,28 +96,28 @@ struct PartitionRows {
     /// Rows with the index of their query.
     rows: Vec<(usize, LiveRow)>,
     /// Live counts with the index of their query.
-    sums: Vec<(usize, StoredLiveCount)>,
-    /// Groups that were too large for the answer.
-    large: Option<Vec<LargeGroup>>,
+    live_counts: Vec<(usize, StoredLiveCount)>,
+    /// Groups that were too large for the reply.
+    large_groups: Option<Vec<LargeGroup>>,
 }
 
-/// A group that was too large for one answer.
+/// A group that was too large for one reply.
 struct LargeGroup {
     query_index: usize,
     container: String,
     epoch: Epoch,
-    /// Number of fields in the hash.
+    /// The number of fields in the hash.
     field_count: usize,
 }
 
 impl RedisLive {
-    async fn read_entries(
+    async fn read_entry_snapshot(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
+        queries: &[EntryQuery],
         accepts_live_counts: bool,
-    ) -> Result<StatesSnapshot> {
+    ) -> Result<EntriesSnapshot> {
         let operation = "reading live entries";
         let group_queries: Vec<GroupQuery<'_>> = queries
             .iter()
@@ -124,14 +125,14 @@ impl RedisLive {
                 view: &query.view,
                 group: &query.key,
                 partition: query.partition,
-                kind: ContainerKind::States,
+                kind: ContainerKind::Entries,
                 ranges: None,
                 accepts_live_counts,
             })
             .collect();
-        let none = |_| LiveStatesBuilder::default();
-        let mut builders: Vec<_> = queries.iter().map(none).collect();
-        let (partition_states, sums) = self
+        let new_builder = |_| LiveEntriesBuilder::default();
+        let mut builders: Vec<_> = queries.iter().map(new_builder).collect();
+        let (partition_states, live_counts) = self
             .read_partition_states(
                 operation,
                 source,
@@ -139,84 +140,92 @@ impl RedisLive {
                 &group_queries,
                 |index, row| {
                     if let Some(builder) = builders.get_mut(index) {
-                        row.add_state(builder);
+                        row.add_to(builder);
                     }
                     Ok(())
                 },
             )
             .await?;
-        for (index, partition, sum) in sums {
+        for (index, partition, live_count) in live_counts {
             if let Some(builder) = builders.get_mut(index) {
-                builder.live_counts.push((partition, sum));
+                builder.live_counts.push((partition, live_count));
             }
         }
-        let states = builders
+        let entries = builders
             .into_iter()
-            .map(LiveStatesBuilder::finish)
+            .map(LiveEntriesBuilder::finish)
             .collect();
-        Ok(StatesSnapshot {
+        Ok(EntriesSnapshot {
             partition_states,
-            states,
+            entries,
         })
     }
 
-    /// Reads partition states and calls `row` for each row, with the index of its query. Returns
-    /// the partition states, and the live counts with query index and partition.
+    /// Reads partition states and calls `add_row` for each row, with the index of its query.
+    /// Returns the partition states, and the live counts with query index and partition.
     async fn read_partition_states(
         &self,
         operation: &str,
         source: Source,
         partitions: u32,
         group_queries: &[GroupQuery<'_>],
-        mut row: impl FnMut(usize, LiveRow) -> Result<()> + Send,
+        mut add_row: impl FnMut(usize, LiveRow) -> Result<()> + Send,
     ) -> Result<(
         Vec<Option<PartitionState>>,
         Vec<(usize, u32, StoredLiveCount)>,
     )> {
         let requests: Vec<Request> = (0..partitions)
-            .map(|partition| self.read_request(PartitionId { source, partition }, group_queries))
+            .map(|partition| {
+                self.build_read_request(PartitionId { source, partition }, group_queries)
+            })
             .collect();
-        let answers = self.nodes.send_with_retry(operation, &requests).await?;
-        let (mut partition_states, mut sums) = (Vec::with_capacity(requests.len()), Vec::new());
-        for (answer, partition) in answers.into_iter().zip(0_u32..) {
+        let replies = self.nodes.send_with_retry(operation, &requests).await?;
+        let (mut partition_states, mut live_counts) =
+            (Vec::with_capacity(requests.len()), Vec::new());
+        for (reply, partition) in replies.into_iter().zip(0_u32..) {
             let partition_id = PartitionId { source, partition };
-            let mut read =
-                self.parse_partition_rows(operation, partition_id, group_queries, answer)?;
-            if read.large.is_some() {
-                read =
-                    Box::pin(self.read_large_groups(operation, partition_id, group_queries, read))
-                        .await?;
+            let mut partition_rows =
+                self.parse_partition_rows(operation, partition_id, group_queries, reply)?;
+            if partition_rows.large_groups.is_some() {
+                partition_rows = Box::pin(self.read_large_groups(
+                    operation,
+                    partition_id,
+                    group_queries,
+                    partition_rows,
+                ))
+                .await?;
             }
-            for (index, found) in read.rows {
-                row(index, found)?;
+            for (index, row) in partition_rows.rows {
+                add_row(index, row)?;
             }
-            let counts = read.sums.into_iter();
-            sums.extend(counts.map(|(index, sum)| (index, partition, sum)));
-            partition_states.push(read.record.map(|record| record.state));
+            let partition_counts = partition_rows.live_counts.into_iter();
+            live_counts
+                .extend(partition_counts.map(|(index, live_count)| (index, partition, live_count)));
+            partition_states.push(partition_rows.record.map(|record| record.state));
         }
-        Ok((partition_states, sums))
+        Ok((partition_states, live_counts))
     }
 
-    /// Decodes the answer of the script for one partition state.
+    /// Decodes the reply of the script for one partition state.
     fn parse_partition_rows(
         &self,
         operation: &str,
         partition_id: PartitionId,
         group_queries: &[GroupQuery<'_>],
-        answer: Value,
+        reply: Value,
     ) -> Result<PartitionRows> {
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let Value::Array(answer) = answer else {
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
+        let Value::Array(reply) = reply else {
             return Err(unexpected());
         };
-        let mut answer = answer.into_iter();
-        let Some(Value::BulkString(bytes)) = answer.next() else {
+        let mut reply = reply.into_iter();
+        let Some(Value::BulkString(bytes)) = reply.next() else {
             return Err(unexpected());
         };
         let bytes = Bytes::from(bytes);
         let snapshot = self.parse_snapshot(operation, &self.keys(partition_id), bytes.clone())?;
         let mut rows = Vec::new();
-        let (mut large, mut sums) = (Vec::new(), Vec::new());
+        let (mut large_groups, mut live_counts) = (Vec::new(), Vec::new());
         if let Some(record) = &snapshot.record {
             for (index, group_query) in group_queries.iter().enumerate() {
                 if group_query
@@ -225,38 +234,40 @@ impl RedisLive {
                 {
                     continue;
                 }
-                let Some(Value::BulkString(sum)) = answer.next() else {
+                let Some(Value::BulkString(live_count)) = reply.next() else {
                     return Err(unexpected());
                 };
-                let sum = StoredLiveCount::from_bytes(sum.into());
-                let is_finished = sum.as_ref().is_some_and(|sum| sum.content().is_some());
-                sums.extend(sum.map(|sum| (index, sum)));
+                let live_count = StoredLiveCount::from_bytes(live_count.into());
+                let is_finished = live_count
+                    .as_ref()
+                    .is_some_and(|live_count| live_count.content().is_some());
+                live_counts.extend(live_count.map(|live_count| (index, live_count)));
                 if is_finished && group_query.accepts_live_counts {
                     continue;
                 }
                 for (container, epoch) in record.containers(group_query.view, group_query.kind) {
-                    let number = view_number(container);
+                    let view_number = parse_view_number(container);
                     let is_chunked = has_chunks(container);
-                    let is_packed = number.is_some() || is_chunked;
+                    let is_packed = view_number.is_some() || is_chunked;
                     let to_row = LiveRow::decoder(partition_id.partition, *epoch, is_packed);
-                    match answer.next() {
-                        Some(Value::Int(fields)) => large.push(LargeGroup {
+                    match reply.next() {
+                        Some(Value::Int(fields)) => large_groups.push(LargeGroup {
                             query_index: index,
                             container: container.clone(),
                             epoch: *epoch,
                             field_count: usize::try_from(fields).unwrap_or(usize::MAX),
                         }),
                         Some(Value::BulkString(string)) => {
-                            let view = number.ok_or_else(unexpected)?;
-                            let found = unpack_string(&string, view).ok_or_else(unexpected)?;
-                            rows.extend(found.into_iter().map(|pair| (index, to_row(pair))));
+                            let view = view_number.ok_or_else(unexpected)?;
+                            let view_rows = unpack_string(&string, view).ok_or_else(unexpected)?;
+                            rows.extend(view_rows.into_iter().map(|pair| (index, to_row(pair))));
                         }
                         Some(Value::Array(values)) => {
-                            let mut found = pairs(values).ok_or_else(unexpected)?;
+                            let mut view_rows = decode_pairs(values).ok_or_else(unexpected)?;
                             if is_chunked {
-                                found = unpack_chunks(&found).ok_or_else(unexpected)?;
+                                view_rows = unpack_chunks(&view_rows).ok_or_else(unexpected)?;
                             }
-                            rows.extend(found.into_iter().map(|pair| (index, to_row(pair))));
+                            rows.extend(view_rows.into_iter().map(|pair| (index, to_row(pair))));
                         }
                         _ => return Err(unexpected()),
                     }
@@ -267,25 +278,25 @@ impl RedisLive {
             bytes,
             record: snapshot.record,
             rows,
-            sums,
-            large: (!large.is_empty()).then_some(large),
+            live_counts,
+            large_groups: (!large_groups.is_empty()).then_some(large_groups),
         })
     }
 
-    /// Reads groups that are too large for one answer in several. The rows are from one moment if
-    /// the record has not changed from before the first to after the last answer. Otherwise
+    /// Reads groups that are too large for one reply in several. The rows are from one moment if
+    /// the record has not changed from before the first to after the last reply. Otherwise
     /// everything is read again.
     async fn read_large_groups(
         &self,
         operation: &str,
         partition_id: PartitionId,
         group_queries: &[GroupQuery<'_>],
-        mut read: PartitionRows,
+        mut partition_rows: PartitionRows,
     ) -> Result<PartitionRows> {
         let (keys, retry_policy) = (self.keys(partition_id), &self.nodes.retry_policy);
-        let request = [self.read_request(partition_id, group_queries)];
-        for _ in 0..GROUP_TRIES {
-            for group in read.large.take().unwrap_or_default() {
+        let request = [self.build_read_request(partition_id, group_queries)];
+        for _ in 0..GROUP_TRIES_MAX {
+            for group in partition_rows.large_groups.take().unwrap_or_default() {
                 let Some(group_query) = group_queries.get(group.query_index) else {
                     continue;
                 };
@@ -294,66 +305,72 @@ impl RedisLive {
                     container: &group.container,
                     group: group_query.group,
                 };
-                let expected = group.field_count;
-                let pages =
-                    || self.read_large_group(operation, address, group_query.ranges, expected);
-                let found = retry_policy.retry(operation, pages).await?;
+                let expected_fields = group.field_count;
+                let read_group = || {
+                    self.read_large_group(operation, address, group_query.ranges, expected_fields)
+                };
+                let group_rows = retry_policy.retry(operation, read_group).await?;
                 let is_packed = has_chunks(&group.container);
                 let to_row = LiveRow::decoder(partition_id.partition, group.epoch, is_packed);
-                let rows = found
+                let rows = group_rows
                     .into_iter()
                     .map(|pair| (group.query_index, to_row(pair)));
-                read.rows.extend(rows);
+                partition_rows.rows.extend(rows);
             }
-            let now = retry_policy
+            let current = retry_policy
                 .retry(operation, || self.load_record(operation, &keys))
                 .await?;
-            if now.bytes == read.bytes {
-                return Ok(read);
+            if current.bytes == partition_rows.bytes {
+                return Ok(partition_rows);
             }
-            let answers = self.nodes.send_with_retry(operation, &request).await?;
-            let answer = answers.into_iter().next().unwrap_or_default();
-            read = self.parse_partition_rows(operation, partition_id, group_queries, answer)?;
-            if read.large.is_none() {
-                return Ok(read);
+            let replies = self.nodes.send_with_retry(operation, &request).await?;
+            let reply = replies.into_iter().next().unwrap_or_default();
+            partition_rows =
+                self.parse_partition_rows(operation, partition_id, group_queries, reply)?;
+            if partition_rows.large_groups.is_none() {
+                return Ok(partition_rows);
             }
         }
-        let why = format!(
-            "a group has more live rows than the limit of {READ_ROWS} for one read, and changed during each attempt; complete a batch run to prune old epochs"
+        let reason = format!(
+            "a group has more live rows than the limit of {READ_ROWS_MAX} for one read, and changed during each attempt; complete a batch run to prune old epochs"
         );
-        Err(retry_policy.unavailable(operation, why))
+        Err(retry_policy.unavailable(operation, reason))
     }
 
-    /// Reads the rows of a group within some ranges in several answers.
+    /// Reads the rows of a group within some ranges in several replies.
     async fn read_large_group(
         &self,
         operation: &str,
         address: GroupAddress<'_>,
         ranges: Option<&[RowRange]>,
-        expected: usize,
+        expected_fields: usize,
     ) -> Result<Pairs> {
         let mut rows = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if ranges.is_none_or(|ranges| is_within(ranges, &row)) {
-                self.add_row_part(operation, &mut rows, row, value)?;
+                self.add_increment(operation, &mut rows, row, value)?;
             }
-            if rows.len() <= GROUP_ROWS {
+            if rows.len() <= GROUP_ROWS_MAX {
                 return Ok(());
             }
-            let why = format!(
-                "a group has more than {GROUP_ROWS} live rows; complete a batch run to prune old epochs"
+            let reason = format!(
+                "a group has more than {GROUP_ROWS_MAX} live rows; complete a batch run to prune old epochs"
             );
             Err(Error::broken(
                 self.nodes.retry_policy.describe(operation),
-                why,
+                reason,
             ))
         };
-        self.for_each_row(operation, address, expected, keep)
+        self.for_each_row(operation, address, expected_fields, keep)
             .await?;
         Ok(rows.into_iter().collect())
     }
 
-    fn read_request(&self, partition_id: PartitionId, group_queries: &[GroupQuery<'_>]) -> Request {
+    fn build_read_request(
+        &self,
+        partition_id: PartitionId,
+        group_queries: &[GroupQuery<'_>],
+    ) -> Request {
         let kind = group_queries
             .first()
             .map_or(ContainerKind::Deltas, |first| first.kind);
@@ -362,7 +379,7 @@ impl RedisLive {
             .is_some_and(|first| first.accepts_live_counts);
         let mut arguments = vec![
             Bytes::from_static(kind.letter().as_bytes()),
-            Bytes::from(READ_ROWS.to_string()),
+            Bytes::from(READ_ROWS_MAX.to_string()),
             Bytes::from_static(if accepts_live_counts { "1" } else { "" }.as_bytes()),
         ];
         for group_query in group_queries {
@@ -398,7 +415,7 @@ impl LiveRead for RedisLive {
                 accepts_live_counts: false,
             })
             .collect();
-        let mut found: Vec<QueryMatches> =
+        let mut matches: Vec<QueryMatches> =
             queries.iter().map(|_| QueryMatches::default()).collect();
         let (partition_states, _) = self
             .read_partition_states(
@@ -407,22 +424,22 @@ impl LiveRead for RedisLive {
                 partitions,
                 &group_queries,
                 |index, row| {
-                    let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index))
+                    let (Some(query), Some(matches)) = (queries.get(index), matches.get_mut(index))
                     else {
                         return Ok(());
                     };
                     if is_within(&query.ranges, &row.key) {
                         let count = self.parse_count(operation, &row.value)?;
-                        found.add(row, count);
+                        matches.add(row, count);
                     }
                     Ok(())
                 },
             )
             .await?;
-        let finished = found.into_iter().map(|found| {
-            found.finish().ok_or_else(|| {
-                let why = "a count exceeds 64 bits; look for events with wrong amounts";
-                Error::broken(self.nodes.retry_policy.describe(operation), why)
+        let finished = matches.into_iter().map(|matches| {
+            matches.finish().ok_or_else(|| {
+                let reason = "a count exceeds 64 bits; look for events with wrong amounts";
+                Error::broken(self.nodes.retry_policy.describe(operation), reason)
             })
         });
         let deltas = finished.collect::<Result<_>>()?;
@@ -447,33 +464,35 @@ impl LiveRead for RedisLive {
                 Request::command(&keys, redis::cmd("GET").arg(&keys.record).take())
             })
             .collect();
-        let answers = self.nodes.send_with_retry(operation, &requests).await?;
-        let mut found = Vec::with_capacity(requests.len());
-        for (answer, partition_id) in answers.into_iter().zip(partition_ids) {
+        let replies = self.nodes.send_with_retry(operation, &requests).await?;
+        let mut states = Vec::with_capacity(requests.len());
+        for (reply, partition_id) in replies.into_iter().zip(partition_ids) {
             let cached = self.reader_snapshots().get(&partition_id).cloned();
             let snapshot =
-                self.snapshot_from_answer(operation, partition_id, cached.as_ref(), Some(answer))?;
-            found.push(snapshot.record.as_ref().map(|record| record.state.clone()));
+                self.snapshot_from_reply(operation, partition_id, cached.as_ref(), Some(reply))?;
+            states.push(snapshot.record.as_ref().map(|record| record.state.clone()));
         }
-        Ok(found)
+        Ok(states)
     }
 
-    async fn read_states(
+    async fn read_entries(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
-        self.read_entries(source, partitions, queries, false).await
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
+        self.read_entry_snapshot(source, partitions, queries, false)
+            .await
     }
 
     async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
-        self.read_entries(source, partitions, queries, true).await
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
+        self.read_entry_snapshot(source, partitions, queries, true)
+            .await
     }
 
     fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
@@ -485,7 +504,7 @@ impl LiveRead for RedisLive {
         source: Source,
         partitions: std::ops::Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesSnapshot> {
+    ) -> Result<EntriesSnapshot> {
         self.read_member_entries(source, partitions, queries).await
     }
 
@@ -516,29 +535,29 @@ impl LiveRead for RedisLive {
         self.scan_delta_page(partition_id, request).await
     }
 
-    async fn scan_states(
+    async fn scan_entries(
         &self,
         partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
         after: Option<ScanKey>,
         limit: usize,
-    ) -> Result<ScannedStates> {
+    ) -> Result<ScannedEntries> {
         let request = PageRequest {
-            kind: ContainerKind::States,
+            kind: ContainerKind::Entries,
             view,
             epochs,
             after: after.as_ref(),
             limit,
         };
-        self.scan_state_page(partition_id, request).await
+        self.scan_entry_page(partition_id, request).await
     }
 }
 
 /// Deltas that match one query: partition, epoch, row, and count.
 #[derive(Debug, Default)]
 struct QueryMatches {
-    parts: Vec<(u32, Epoch, Vec<u8>, i64)>,
+    deltas: Vec<(u32, Epoch, Vec<u8>, i64)>,
     /// True if some rows were packed.
     is_packed: bool,
 }
@@ -546,31 +565,31 @@ struct QueryMatches {
 impl QueryMatches {
     fn add(&mut self, row: LiveRow, count: i64) {
         self.is_packed |= row.is_packed;
-        self.parts.push((row.partition, row.epoch, row.key, count));
+        self.deltas.push((row.partition, row.epoch, row.key, count));
     }
 
     /// Sums the increments of each row. Returns `None` if a sum overflows.
     fn finish(mut self) -> Option<LiveDeltas> {
         // Only packed rows can occur several times.
-        if self.is_packed && !self.parts.is_sorted() {
-            self.parts.sort_unstable();
+        if self.is_packed && !self.deltas.is_sorted() {
+            self.deltas.sort_unstable();
         }
         let mut is_summed = true;
-        self.parts.dedup_by(|more, sum| {
-            let is_same = (more.0, more.1, &more.2) == (sum.0, sum.1, &sum.2);
+        self.deltas.dedup_by(|duplicate, sum| {
+            let is_same = (duplicate.0, duplicate.1, &duplicate.2) == (sum.0, sum.1, &sum.2);
             if is_same {
-                let both = sum.3.checked_add(more.3);
-                is_summed &= both.is_some();
-                sum.3 = both.unwrap_or(sum.3);
+                let total = sum.3.checked_add(duplicate.3);
+                is_summed &= total.is_some();
+                sum.3 = total.unwrap_or(sum.3);
             }
             is_same
         });
-        let parts = &self.parts;
+        let deltas = &self.deltas;
         is_summed.then(|| LiveDeltas {
-            partitions: parts.iter().map(|part| part.0).collect(),
-            epochs: parts.iter().map(|part| part.1).collect(),
-            rows: BinaryArray::from_iter_values(parts.iter().map(|part| &part.2)),
-            counts: parts.iter().map(|part| part.3).collect(),
+            partitions: deltas.iter().map(|delta| delta.0).collect(),
+            epochs: deltas.iter().map(|delta| delta.1).collect(),
+            rows: BinaryArray::from_iter_values(deltas.iter().map(|delta| &delta.2)),
+            counts: deltas.iter().map(|delta| delta.3).collect(),
         })
     }
 }

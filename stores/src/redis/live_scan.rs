@@ -1,9 +1,9 @@
 //! Scans of all deltas or live entries of a view in one partition state, page by page and in the
 //! byte order of groups.
 //!
-//! A page is the answer of one script, so its rows and its checkpoint are from one moment. A group
-//! that is too large for one answer fills one or more pages of its own. Its rows arrive in several
-//! answers and in no order, and each page retains the first rows. Then the record must show that
+//! A page is the reply of one script, so its rows and its checkpoint are from one moment. A group
+//! that is too large for one reply fills one or more pages of its own. Its rows arrive in several
+//! replies and in no order, and each page retains the first rows. Then the record must show that
 //! the rows have not changed meanwhile.
 
 use std::collections::BTreeMap;
@@ -14,22 +14,25 @@ use schemas::seam::{Epoch, PartitionState};
 
 use super::errors;
 use super::live::RedisLive;
-use super::live_groups::{GROUP_TRIES, GroupAddress};
+use super::live_groups::{GROUP_TRIES_MAX, GroupAddress};
 use super::nodes::Request;
-use super::pairs::{Pairs, pairs, unpack_chunks, unpack_string};
-use super::record::{ContainerKind, PartitionKeys, Record, STATE, has_chunks, view_number};
+use super::pairs::{Pairs, decode_pairs, unpack_chunks, unpack_string};
+use super::record::{
+    ContainerKind, ENTRY_PREFIX, PartitionKeys, Record, has_chunks, parse_view_number,
+};
 use super::script::SCAN;
 use crate::Result;
 use crate::live::PartitionId;
 use crate::live_scan::{
-    ScanKey, ScannedDeltas, ScannedStates, StateWithEpoch, deltas_page, states_page,
+    EntryWithEpoch, ScanKey, ScannedDeltas, ScannedEntries, build_deltas_page, build_entries_page,
 };
 
-/// Most groups of one container that one script returns.
-const SCAN_GROUPS: usize = 5_000;
+/// The maximum number of groups of one container that one script returns.
+const SCAN_GROUPS_MAX: usize = 5_000;
 
-/// Most rows in a page. A group with at most this many rows in a container is read as a whole.
-const SCAN_ROWS: usize = 10_000;
+/// The maximum number of rows in a page. A group with at most this many rows in a container is read
+/// as a whole.
+const SCAN_ROWS_MAX: usize = 10_000;
 
 /// Stored values with their epochs, by group and row.
 type EntriesByKey = BTreeMap<ScanKey, Vec<(Epoch, Vec<u8>)>>;
@@ -45,9 +48,9 @@ struct ScanPage {
 
 /// The rows of a group in one container.
 enum GroupRows {
-    All(Pairs),
-    /// Number of fields; they are too many for one answer.
-    Many(usize),
+    Rows(Pairs),
+    /// The number of fields; they are too many for one reply.
+    FieldCount(usize),
 }
 
 /// The first groups of one container after the start of the page.
@@ -55,7 +58,7 @@ struct ContainerGroups {
     name: String,
     epoch: Epoch,
     /// True if no more groups follow.
-    is_all: bool,
+    is_complete: bool,
     groups: Vec<(Vec<u8>, GroupRows)>,
 }
 
@@ -68,19 +71,22 @@ struct GroupsSnapshot {
 
 impl GroupsSnapshot {
     /// The last group up to which all containers have been read; `None` if no more groups follow.
-    fn known_up_to(&self) -> Option<&[u8]> {
-        let unfinished = self.containers.iter().filter(|container| !container.is_all);
+    fn last_known_group(&self) -> Option<&[u8]> {
+        let unfinished = self
+            .containers
+            .iter()
+            .filter(|container| !container.is_complete);
         let last = unfinished.filter_map(|container| container.groups.last());
         last.map(|(group, _)| group.as_slice()).min()
     }
 
-    /// The first group that is too large for one answer.
-    fn first_large(&self) -> Option<Vec<u8>> {
+    /// The first group that is too large for one reply.
+    fn first_large_group(&self) -> Option<Vec<u8>> {
         let groups = self
             .containers
             .iter()
             .flat_map(|container| &container.groups);
-        let large = groups.filter(|(_, rows)| matches!(rows, GroupRows::Many(_)));
+        let large = groups.filter(|(_, rows)| matches!(rows, GroupRows::FieldCount(_)));
         large.map(|(group, _)| group.clone()).min()
     }
 }
@@ -97,7 +103,7 @@ pub(super) struct PageRequest<'a> {
 
 impl PageRequest<'_> {
     fn rows_max(&self) -> usize {
-        self.limit.clamp(1, SCAN_ROWS)
+        self.limit.clamp(1, SCAN_ROWS_MAX)
     }
 
     fn is_after(&self, group: &[u8], row: &[u8]) -> bool {
@@ -120,9 +126,9 @@ impl PageRequest<'_> {
         rows: &mut EntriesByKey,
         group: &[u8],
         epoch: Epoch,
-        found: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        group_rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
     ) {
-        for (row, value) in found {
+        for (row, value) in group_rows {
             if self.is_after(group, &row) {
                 let values = rows.entry((group.to_vec(), row)).or_default();
                 values.push((epoch, value));
@@ -151,30 +157,43 @@ impl RedisLive {
             }
             rows.push((key, sum));
         }
-        Ok(deltas_page(request.view, page.state, rows, page.is_last))
+        Ok(build_deltas_page(
+            request.view,
+            page.state,
+            rows,
+            page.is_last,
+        ))
     }
 
     /// Reads a page of live entries, the newest of each member.
-    pub(super) async fn scan_state_page(
+    pub(super) async fn scan_entry_page(
         &self,
         partition_id: PartitionId,
         request: PageRequest<'_>,
-    ) -> Result<ScannedStates> {
+    ) -> Result<ScannedEntries> {
         let page = self
             .scan_page("scanning live entries", partition_id, request)
             .await?;
-        let newest = |(key, values): (ScanKey, Vec<(Epoch, Vec<u8>)>)| {
+        let find_newest = |(key, values): (ScanKey, Vec<(Epoch, Vec<u8>)>)| {
             let newest = values.into_iter().max_by_key(|(epoch, _)| *epoch);
-            let decode = |(epoch, value): (Epoch, Vec<u8>)| -> StateWithEpoch {
-                (epoch, value.strip_prefix(&[STATE]).map(<[u8]>::to_vec))
+            let decode = |(epoch, value): (Epoch, Vec<u8>)| -> EntryWithEpoch {
+                (
+                    epoch,
+                    value.strip_prefix(&[ENTRY_PREFIX]).map(<[u8]>::to_vec),
+                )
             };
             newest.map(|newest| (key, decode(newest)))
         };
-        let rows = page.rows.into_iter().filter_map(newest);
-        Ok(states_page(request.view, page.state, rows, page.is_last))
+        let rows = page.rows.into_iter().filter_map(find_newest);
+        Ok(build_entries_page(
+            request.view,
+            page.state,
+            rows,
+            page.is_last,
+        ))
     }
 
-    /// Reads the first rows after a key: as many whole groups as one answer holds, or rows of a
+    /// Reads the first rows after a key: as many whole groups as one reply holds, or rows of a
     /// large group.
     async fn scan_page(
         &self,
@@ -187,25 +206,27 @@ impl RedisLive {
             None => b"-".to_vec(),
             Some((group, _)) => [b"[", group.as_slice()].concat(),
         };
-        let mut tries_left = GROUP_TRIES;
+        let mut tries_left = GROUP_TRIES_MAX;
         loop {
-            let tries = || Box::pin(self.groups_from(operation, &keys, request, &from));
-            let mut snapshot = retry_policy.retry(operation, tries).await?;
+            let read_groups = || Box::pin(self.read_groups_from(operation, &keys, request, &from));
+            let mut snapshot = retry_policy.retry(operation, read_groups).await?;
             let state = snapshot.record.as_ref().map(|record| record.state.clone());
-            let large = snapshot.first_large();
-            let end = snapshot.known_up_to().map(<[u8]>::to_vec);
+            let large_group = snapshot.first_large_group();
+            let end = snapshot.last_known_group().map(<[u8]>::to_vec);
             let mut rows = EntriesByKey::new();
             let is_before = |group: &[u8]| {
                 end.as_deref().is_none_or(|end| group <= end)
-                    && large.as_deref().is_none_or(|large| group < large)
+                    && large_group
+                        .as_deref()
+                        .is_none_or(|large_group| group < large_group)
             };
             for container in &mut snapshot.containers {
-                let before = container
+                let ready_groups = container
                     .groups
                     .extract_if(.., |(group, _)| is_before(group));
-                for (group, found) in before {
-                    if let GroupRows::All(found) = found {
-                        request.add(&mut rows, &group, container.epoch, found);
+                for (group, group_rows) in ready_groups {
+                    if let GroupRows::Rows(group_rows) = group_rows {
+                        request.add(&mut rows, &group, container.epoch, group_rows);
                     }
                 }
             }
@@ -213,19 +234,21 @@ impl RedisLive {
                 return Ok(into_page(
                     state,
                     rows,
-                    large.is_none() && end.is_none(),
+                    large_group.is_none() && end.is_none(),
                     request,
                 ));
             }
             // All rows were before the page. It continues with a large group, or with later groups.
-            let large = large.filter(|large| end.as_ref().is_none_or(|end| large <= end));
-            let passed = match (large, end) {
+            let large_group =
+                large_group.filter(|large_group| end.as_ref().is_none_or(|end| large_group <= end));
+            let last_group = match (large_group, end) {
                 (None, None) => return Ok(into_page(state, rows, true, request)),
                 (None, Some(end)) => end,
                 (Some(group), _) => {
-                    let read =
-                        Box::pin(self.large_group(operation, &keys, snapshot, &group, request));
-                    match read.await? {
+                    let reading = Box::pin(
+                        self.read_large_group_page(operation, &keys, snapshot, &group, request),
+                    );
+                    match reading.await? {
                         Some(rows) if rows.is_empty() => group,
                         Some(rows) => return Ok(into_page(state, rows, false, request)),
                         None if tries_left > 1 => {
@@ -238,13 +261,13 @@ impl RedisLive {
                     }
                 }
             };
-            from = [b"(", passed.as_slice()].concat();
+            from = [b"(", last_group.as_slice()].concat();
         }
     }
 
-    /// Reads the first rows of a group that is too large for one answer. Returns `None` if they may
+    /// Reads the first rows of a group that is too large for one reply. Returns `None` if they may
     /// have changed during the read.
-    async fn large_group(
+    async fn read_large_group_page(
         &self,
         operation: &str,
         keys: &PartitionKeys,
@@ -256,61 +279,66 @@ impl RedisLive {
         let mut rows = EntriesByKey::new();
         for container in snapshot.containers {
             let mut groups = container.groups.into_iter();
-            let Some((_, found)) = groups.find(|(name, _)| name == group) else {
+            let Some((_, group_rows)) = groups.find(|(name, _)| name == group) else {
                 continue;
             };
-            match found {
-                GroupRows::All(found) => request.add(&mut rows, group, container.epoch, found),
-                GroupRows::Many(expected) => {
+            match group_rows {
+                GroupRows::Rows(group_rows) => {
+                    request.add(&mut rows, group, container.epoch, group_rows)
+                }
+                GroupRows::FieldCount(expected_fields) => {
                     let address = GroupAddress {
                         keys,
                         container: &container.name,
                         group,
                     };
-                    let tries = || Box::pin(self.first_rows(operation, address, expected, request));
-                    let first = retry_policy.retry(operation, tries).await?;
-                    request.add(&mut rows, group, container.epoch, first);
+                    let read_rows = || {
+                        Box::pin(self.read_first_rows(operation, address, expected_fields, request))
+                    };
+                    let first_rows = retry_policy.retry(operation, read_rows).await?;
+                    request.add(&mut rows, group, container.epoch, first_rows);
                 }
             }
         }
-        let now = retry_policy
+        let current = retry_policy
             .retry(operation, || self.load_record(operation, keys))
             .await?;
-        let is_valid = now.bytes == snapshot.bytes
-            || snapshot.record.is_some_and(|before| {
-                now.record
-                    .is_some_and(|now| is_still_valid(&before, &now, request))
+        let is_valid = current.bytes == snapshot.bytes
+            || snapshot.record.is_some_and(|old| {
+                current
+                    .record
+                    .is_some_and(|current| is_still_valid(&old, &current, request))
             });
         Ok(is_valid.then_some(rows))
     }
 
     /// Reads the first rows of a large group in one container. All rows might not fit into memory.
-    async fn first_rows(
+    async fn read_first_rows(
         &self,
         operation: &str,
         address: GroupAddress<'_>,
-        expected: usize,
+        expected_fields: usize,
         request: PageRequest<'_>,
     ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        let mut first = BTreeMap::new();
+        let mut first_rows = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if request.is_after(address.group, &row) {
                 // A row that is among the first at the end has never been removed, so no increment
                 // is missing.
-                self.add_row_part(operation, &mut first, row, value)?;
+                self.add_increment(operation, &mut first_rows, row, value)?;
             }
-            if first.len() > request.rows_max() {
-                first.pop_last();
+            if first_rows.len() > request.rows_max() {
+                first_rows.pop_last();
             }
             Ok(())
         };
-        self.for_each_row(operation, address, expected, keep)
+        self.for_each_row(operation, address, expected_fields, keep)
             .await?;
-        Ok(first)
+        Ok(first_rows)
     }
 
     /// Runs the script once.
-    async fn groups_from(
+    async fn read_groups_from(
         &self,
         operation: &str,
         keys: &PartitionKeys,
@@ -323,24 +351,24 @@ impl RedisLive {
             Bytes::from(request.epochs.0.to_string()),
             Bytes::from(request.epochs.1.to_string()),
             Bytes::copy_from_slice(from),
-            Bytes::from(request.rows_max().min(SCAN_GROUPS).to_string()),
-            Bytes::from(SCAN_ROWS.to_string()),
+            Bytes::from(request.rows_max().min(SCAN_GROUPS_MAX).to_string()),
+            Bytes::from(SCAN_ROWS_MAX.to_string()),
         ];
         let call = Request::script_on_keys(keys, &SCAN, arguments);
-        let answer = self.send_one(operation, call).await?;
-        let unexpected = || errors::unexpected_answer(&self.nodes.retry_policy, operation);
-        let Value::Array(answer) = answer else {
+        let reply = self.send_one(operation, call).await?;
+        let unexpected = || errors::unexpected_reply(&self.nodes.retry_policy, operation);
+        let Value::Array(reply) = reply else {
             return Err(unexpected());
         };
-        let mut answer = answer.into_iter();
-        let Some(Value::BulkString(bytes)) = answer.next() else {
+        let mut reply = reply.into_iter();
+        let Some(Value::BulkString(bytes)) = reply.next() else {
             return Err(unexpected());
         };
         let bytes = Bytes::from(bytes);
         let record = self.parse_snapshot(operation, keys, bytes.clone())?.record;
         let mut containers = Vec::new();
         for (name, epoch) in record.iter().flat_map(|record| request.containers(record)) {
-            let container = parse_container_groups(name, epoch, answer.next());
+            let container = parse_container_groups(name, epoch, reply.next());
             containers.push(container.ok_or_else(unexpected)?);
         }
         Ok(GroupsSnapshot {
@@ -371,32 +399,34 @@ fn into_page(
     }
 }
 
-/// Decodes the answer of the script for one container.
+/// Decodes the reply of the script for one container.
 fn parse_container_groups(
     name: String,
     epoch: Epoch,
-    answer: Option<Value>,
+    reply: Option<Value>,
 ) -> Option<ContainerGroups> {
-    let Some(Value::Array(answer)) = answer else {
+    let Some(Value::Array(reply)) = reply else {
         return None;
     };
-    let mut answer = answer.into_iter();
-    let Some(Value::Int(is_all)) = answer.next() else {
+    let mut reply = reply.into_iter();
+    let Some(Value::Int(is_complete)) = reply.next() else {
         return None;
     };
     let mut groups = Vec::new();
-    while let Some(group) = answer.next() {
+    while let Some(group) = reply.next() {
         let Value::BulkString(group) = group else {
             return None;
         };
-        let rows = match answer.next() {
-            Some(Value::Int(rows)) => GroupRows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
-            Some(Value::Array(values)) if has_chunks(&name) => {
-                GroupRows::All(unpack_chunks(&pairs(values)?)?)
+        let rows = match reply.next() {
+            Some(Value::Int(rows)) => {
+                GroupRows::FieldCount(usize::try_from(rows).unwrap_or(usize::MAX))
             }
-            Some(Value::Array(values)) => GroupRows::All(pairs(values)?),
+            Some(Value::Array(values)) if has_chunks(&name) => {
+                GroupRows::Rows(unpack_chunks(&decode_pairs(values)?)?)
+            }
+            Some(Value::Array(values)) => GroupRows::Rows(decode_pairs(values)?),
             Some(Value::BulkString(string)) => {
-                GroupRows::All(unpack_string(&string, view_number(&name)?)?)
+                GroupRows::Rows(unpack_string(&string, parse_view_number(&name)?)?)
             }
             _ => return None,
         };
@@ -405,18 +435,18 @@ fn parse_container_groups(
     Some(ContainerGroups {
         name,
         epoch,
-        is_all: is_all == 1,
+        is_complete: is_complete == 1,
         groups,
     })
 }
 
 /// True if rows are valid although the record has changed: only the current epoch changes, and
 /// pruned containers may be partly deleted.
-fn is_still_valid(before: &Record, now: &Record, request: PageRequest<'_>) -> bool {
-    let current = before.state.epoch.min(now.state.epoch);
-    let containers = request.containers(before);
-    let have_ended = containers.iter().all(|(_, epoch)| *epoch < current);
+fn is_still_valid(old: &Record, new: &Record, request: PageRequest<'_>) -> bool {
+    let current_epoch = old.state.epoch.min(new.state.epoch);
+    let containers = request.containers(old);
+    let have_ended = containers.iter().all(|(_, epoch)| *epoch < current_epoch);
     have_ended
-        && before.state.generation == now.state.generation
-        && containers == request.containers(now)
+        && old.state.generation == new.state.generation
+        && containers == request.containers(new)
 }

@@ -1,4 +1,4 @@
-//! Redis implementation of changes of live state: sorts and packs them into the arguments of scripts.
+//! Changes of live state on Redis: sorts and packs them into the arguments of scripts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,28 +10,29 @@ use foldhash::fast::RandomState;
 use redis::Value;
 use schemas::seam::{Checkpoint, CheckpointMismatch, Cut, PartitionState};
 
-use super::board_rows::board_arguments;
+use super::board_rows::build_board_arguments;
 use super::errors;
 use super::live::{RecordSnapshot, RedisLive};
 use super::live_chunks::{Chunks, RepackInput, rows_error};
 use super::nodes::Request;
 use super::packed::{self, FULL_BYTES, Family, Groups};
-use super::record::{ContainerKind, PartitionKeys, REMOVED, Record, STATE};
+use super::record::{ContainerKind, ENTRY_PREFIX, PartitionKeys, REMOVED_ENTRY, Record};
 use super::record_change::Decision;
 use super::script::{APPLY, CHANGE, COLLECT, Script};
 use crate::board_cache::{BoardCache, CachedBoardChanges};
-use crate::live::{Changes, Deltas, LiveWrite, Outbox, PartitionId, StateTransition, States};
+use crate::live::{Changes, Deltas, Entries, LiveWrite, Outbox, PartitionId, StateTransition};
 use crate::live_count::{LiveCountChange, StoredLiveCount};
 use crate::{Error, Result};
 
-/// Most live entries in one call. A script with more would block the server for tens of
-/// milliseconds.
-const STATES_MAX: usize = 10_000;
-/// Most deltas in one call. Deltas are packed, so they cost less than live entries.
+/// The maximum number of live entries in one call. A script with more would block the server for
+/// tens of milliseconds.
+const ENTRIES_MAX: usize = 10_000;
+/// The maximum number of deltas in one call. Deltas are packed, so they cost less than live
+/// entries.
 const DELTAS_MAX: usize = 40_000;
 
-/// Most rows of garbage that one script deletes.
-const GARBAGE_ROWS: usize = 2_000;
+/// The maximum number of rows of garbage that one script deletes.
+const GARBAGE_ROWS_MAX: usize = 2_000;
 
 /// Redis allows about a million arguments in one command.
 const ARGUMENTS_MAX: usize = 1_000_000;
@@ -58,7 +59,7 @@ struct PreparedChanges {
     /// Entries to append to the outbox.
     outbox: Vec<Bytes>,
     boards: CachedBoardChanges,
-    sums: Vec<LiveCountChange>,
+    live_counts: Vec<LiveCountChange>,
     /// View and key of each group whose entries change without a new live count.
     uncounted: Vec<(String, Bytes)>,
 }
@@ -71,13 +72,13 @@ impl LiveWrite for RedisLive {
             .as_ref()
             .and_then(|snapshot| snapshot.record.as_ref());
         match record.is_some_and(Record::has_unpackable) {
-            true => STATES_MAX,
+            true => ENTRIES_MAX,
             false => DELTAS_MAX,
         }
     }
 
-    fn states_max(&self) -> usize {
-        STATES_MAX
+    fn entries_max(&self) -> usize {
+        ENTRIES_MAX
     }
 
     fn board_cache(&self) -> Option<&dyn BoardCache> {
@@ -98,7 +99,7 @@ impl LiveWrite for RedisLive {
                 return Decision::Keep(Err(CheckpointMismatch { actual: None }));
             };
             let mut record = record.clone();
-            if !changes.states.is_empty() && record.boards_revision != changes.boards.revision {
+            if !changes.entries.is_empty() && record.boards_revision != changes.boards.revision {
                 let actual = Some(record.state.checkpoint());
                 return Decision::Keep(Err(CheckpointMismatch { actual }));
             }
@@ -188,15 +189,15 @@ impl RedisLive {
             let Some(container) = garbage else {
                 break;
             };
-            let step = GARBAGE_ROWS.min(limit - deleted);
+            let step = GARBAGE_ROWS_MAX.min(limit - deleted);
             let arguments = [container.clone().into(), step.to_string().into()];
             let request = Request::script_on_keys(&keys, &COLLECT, arguments);
             let (rows, is_empty) = match self.send_with_retry(operation, request).await? {
-                Value::Array(answer) => match answer.as_slice() {
+                Value::Array(reply) => match reply.as_slice() {
                     [Value::Int(rows), Value::Int(is_empty)] => (*rows, *is_empty == 1),
-                    _ => return Err(errors::unexpected_answer(retry_policy, operation)),
+                    _ => return Err(errors::unexpected_reply(retry_policy, operation)),
                 },
-                _ => return Err(errors::unexpected_answer(retry_policy, operation)),
+                _ => return Err(errors::unexpected_reply(retry_policy, operation)),
             };
             // If the record has changed since, the next iteration reads the present garbage.
             deleted += usize::try_from(rows).unwrap_or(0);
@@ -230,27 +231,27 @@ fn build_apply_call(
         boards,
         ..
     } = changes;
-    let count_arguments = live_count_arguments(record, changes);
+    let count_arguments = build_live_count_arguments(record, changes);
     let is_record_only =
         families.is_empty() && entries.is_empty() && outbox.is_empty() && boards.boards.is_empty();
     if is_record_only && count_arguments.len() == 1 {
         return Ok((&CHANGE, Vec::new()));
     }
-    let board_arguments = board_arguments(record.state.epoch, boards)?;
-    let (strings, hashes) = delta_arguments(record, families, repack)?;
-    let part_lengths = entries.iter().chain(&hashes);
-    let part_lengths = part_lengths.map(|part| part.arguments.len() + 2);
-    let length = part_lengths.sum::<usize>()
+    let board_arguments = build_board_arguments(record.state.epoch, boards)?;
+    let (strings, hashes) = build_delta_arguments(record, families, repack)?;
+    let argument_counts = entries.iter().chain(&hashes);
+    let argument_counts = argument_counts.map(|view_arguments| view_arguments.arguments.len() + 2);
+    let argument_count = argument_counts.sum::<usize>()
         + strings.len()
         + outbox.len()
         + board_arguments.len()
         + count_arguments.len();
-    if length > ARGUMENTS_MAX {
+    if argument_count > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
-            "a micro-batch with {length} script arguments exceeds the limit of {ARGUMENTS_MAX}; use smaller micro-batches"
+            "a micro-batch with {argument_count} script arguments exceeds the limit of {ARGUMENTS_MAX}; use smaller micro-batches"
         )));
     }
-    let mut arguments = Vec::with_capacity(length + 3);
+    let mut arguments = Vec::with_capacity(argument_count + 3);
     arguments.push(Bytes::from(keys.prefix.clone()));
     arguments.push(match outbox.is_empty() {
         true => Bytes::new(),
@@ -261,11 +262,11 @@ fn build_apply_call(
     arguments.extend(board_arguments);
     arguments.extend(count_arguments);
     arguments.extend(strings);
-    for part in entries.iter().chain(&hashes) {
-        let container = record.ensure_container(&part.view, part.kind);
+    for view_arguments in entries.iter().chain(&hashes) {
+        let container = record.ensure_container(&view_arguments.view, view_arguments.kind);
         arguments.push(container.into());
-        arguments.push(part.groups.to_string().into());
-        arguments.extend(part.arguments.iter().cloned());
+        arguments.push(view_arguments.groups.to_string().into());
+        arguments.extend(view_arguments.arguments.iter().cloned());
     }
     Ok((&APPLY, arguments))
 }
@@ -274,7 +275,7 @@ fn build_apply_call(
 ///
 /// The arguments are the strings to append to by container, the strings to delete, and the chunks,
 /// each list preceded by its length.
-fn delta_arguments(
+fn build_delta_arguments(
     record: &mut Record,
     families: &[Family],
     repack: &RepackInput,
@@ -284,30 +285,30 @@ fn delta_arguments(
     let mut chunks = Chunks::default();
     let mut hashes: BTreeMap<&str, ViewArguments> = BTreeMap::new();
     for family in families {
-        let sharing = record.ensure_shared_container(&family.name, &family.views, family.is_long);
-        let Some(sharing) = sharing else {
+        let shared = record.ensure_shared_container(&family.name, &family.views, family.is_long);
+        let Some(shared) = shared else {
             for (group, segments) in family.groups.each() {
                 for (view, rows) in segments {
                     let Some(view) = family.views.get(view) else {
                         continue;
                     };
-                    let part = hashes
+                    let view_arguments = hashes
                         .entry(view)
                         .or_insert_with(|| ViewArguments::for_deltas(view));
-                    part.add_packed(group, rows)?;
+                    view_arguments.add_packed(group, rows)?;
                 }
             }
             continue;
         };
-        let views_sharing = record.views_sharing(&sharing.container);
-        let (head, mut count) = (strings.len(), 0_usize);
+        let views = record.views_in_container(&shared.container);
+        let (start, mut count) = (strings.len(), 0_usize);
         for (group, segments) in family.groups.each() {
             let bytes: usize = segments.iter().map(|(_, rows)| rows.len()).sum();
-            let string = repack.string(&sharing.container, group);
+            let string = repack.find_string(&shared.container, group);
             if string.is_none() && bytes < FULL_BYTES {
                 let mut string = Vec::with_capacity(bytes + 4 * segments.len());
                 for (view, rows) in segments {
-                    let number = sharing.numbers.get(view).copied().unwrap_or_default();
+                    let number = shared.numbers.get(view).copied().unwrap_or_default();
                     packed::put_segment(&mut string, number, rows);
                 }
                 strings.extend([Bytes::copy_from_slice(group), string.into()]);
@@ -315,15 +316,9 @@ fn delta_arguments(
                 continue;
             }
             if let Some(string) = string {
-                add_string(
-                    &mut chunks,
-                    &views_sharing,
-                    &sharing.container,
-                    group,
-                    string,
-                )?;
+                add_string(&mut chunks, &views, &shared.container, group, string)?;
                 emptied.extend([
-                    sharing.container.clone().into(),
+                    shared.container.clone().into(),
                     Bytes::copy_from_slice(group),
                 ]);
             }
@@ -334,8 +329,8 @@ fn delta_arguments(
             }
         }
         if count > 0 {
-            let container_arguments = [sharing.container.into(), count.to_string().into()];
-            strings.splice(head..head, container_arguments);
+            let container_arguments = [shared.container.into(), count.to_string().into()];
+            strings.splice(start..start, container_arguments);
             containers += 1;
         }
     }
@@ -343,7 +338,7 @@ fn delta_arguments(
     strings.splice(0..0, head);
     strings.push((emptied.len() / 2).to_string().into());
     strings.extend(emptied);
-    strings.extend(chunks.arguments(record, repack)?);
+    strings.extend(chunks.into_arguments(record, repack)?);
     Ok((strings, hashes.into_values().collect()))
 }
 
@@ -365,23 +360,24 @@ fn add_string(
 
 /// Returns the number of live counts that may change, and for each its hash, key, expected and new
 /// value. Groups without a new live count are included if the view has live counts.
-fn live_count_arguments(record: &mut Record, changes: &PreparedChanges) -> Vec<Bytes> {
-    let bytes =
-        |sum: Option<&StoredLiveCount>| sum.map_or_else(Bytes::new, |sum| sum.bytes().clone());
+fn build_live_count_arguments(record: &mut Record, changes: &PreparedChanges) -> Vec<Bytes> {
+    let bytes = |count: Option<&StoredLiveCount>| {
+        count.map_or_else(Bytes::new, |count| count.bytes().clone())
+    };
     let mut arguments = Vec::new();
-    for change in &changes.sums {
+    for change in &changes.live_counts {
         if change.next.is_some() {
             record.ensure_live_counts(&change.view);
         }
-        if let Some(name) = record.sums(&change.view) {
+        if let Some(name) = record.live_count_hash(&change.view) {
             arguments.push(name.to_owned().into());
             arguments.push(Bytes::copy_from_slice(&change.key));
-            arguments.push(bytes(change.believed.as_ref()));
+            arguments.push(bytes(change.expected.as_ref()));
             arguments.push(bytes(change.next.as_ref()));
         }
     }
     for (view, key) in &changes.uncounted {
-        if let Some(name) = record.sums(view) {
+        if let Some(name) = record.live_count_hash(view) {
             let empty = Bytes::new;
             arguments.extend([name.to_owned().into(), key.clone(), empty(), empty()]);
         }
@@ -392,19 +388,19 @@ fn live_count_arguments(record: &mut Record, changes: &PreparedChanges) -> Vec<B
 }
 
 /// Returns the groups whose entries change without a new live count.
-fn uncounted(changes: &Changes) -> Vec<(String, Bytes)> {
+fn find_uncounted(changes: &Changes) -> Vec<(String, Bytes)> {
     let counted: HashSet<(&str, &[u8])> = changes
         .live_counts
         .iter()
         .map(|change| (change.view.as_str(), change.key.as_slice()))
         .collect();
     let mut uncounted = Vec::new();
-    for states in &changes.states {
-        let keys: HashSet<&[u8]> = states.keys.iter().flatten().collect();
+    for entries in &changes.entries {
+        let keys: HashSet<&[u8]> = entries.keys.iter().flatten().collect();
         let keys = keys
             .into_iter()
-            .filter(|key| !counted.contains(&(states.view.as_str(), *key)));
-        uncounted.extend(keys.map(|key| (states.view.clone(), Bytes::copy_from_slice(key))));
+            .filter(|key| !counted.contains(&(entries.view.as_str(), *key)));
+        uncounted.extend(keys.map(|key| (entries.view.clone(), Bytes::copy_from_slice(key))));
     }
     uncounted
 }
@@ -415,8 +411,9 @@ async fn prepare_changes(changes: &Changes) -> Result<PreparedChanges> {
         split_changes(changes)?
     } else {
         let changes = changes.clone();
-        let work = tokio::task::spawn_blocking(move || split_changes(&changes));
-        work.await
+        let splitting = tokio::task::spawn_blocking(move || split_changes(&changes));
+        splitting
+            .await
             .map_err(|error| Error::broken("sorting live changes", error))??
     };
     Ok(PreparedChanges {
@@ -424,17 +421,17 @@ async fn prepare_changes(changes: &Changes) -> Result<PreparedChanges> {
         entries,
         outbox: changes.outbox.clone(),
         boards: changes.boards.clone(),
-        sums: changes.live_counts.clone(),
-        uncounted: uncounted(changes),
+        live_counts: changes.live_counts.clone(),
+        uncounted: find_uncounted(changes),
     })
 }
 
 fn split_changes(changes: &Changes) -> Result<(Vec<Family>, Vec<ViewArguments>)> {
     let mut views = HashSet::new();
     let all = changes.deltas.iter().map(|deltas| (&deltas.view, false));
-    let all = all.chain(changes.states.iter().map(|states| (&states.view, true)));
-    for (view, is_states) in all {
-        if !views.insert((view, is_states)) {
+    let all = all.chain(changes.entries.iter().map(|entries| (&entries.view, true)));
+    for (view, is_entries) in all {
+        if !views.insert((view, is_entries)) {
             return Err(Error::Refused(format!(
                 "view {view} occurs twice in a micro-batch"
             )));
@@ -452,25 +449,32 @@ fn split_changes(changes: &Changes) -> Result<(Vec<Family>, Vec<ViewArguments>)>
     let families = deltas_by_family
         .into_iter()
         .map(|(name, deltas)| build_family(name, &deltas));
-    let entries = changes.states.iter().map(entry_arguments);
+    let entries = changes.entries.iter().map(build_entry_arguments);
     let entries: Vec<Option<ViewArguments>> = entries.collect::<Result<_>>()?;
     Ok((families.collect(), entries.into_iter().flatten().collect()))
 }
 
-fn build_family(name: &str, views: &[&Deltas]) -> Family {
-    let rows = order_by_group(views).into_iter().filter_map(|(view, row)| {
-        let deltas = views.get(view)?;
-        Some((
-            deltas.groups.value(row),
-            view,
-            deltas.rows.value(row),
-            deltas.counts.value(row),
-        ))
-    });
-    let mut counts = views.iter().flat_map(|deltas| deltas.counts.values());
+fn build_family(name: &str, deltas_by_view: &[&Deltas]) -> Family {
+    let rows = order_by_group(deltas_by_view)
+        .into_iter()
+        .filter_map(|(view, row)| {
+            let deltas = deltas_by_view.get(view)?;
+            Some((
+                deltas.groups.value(row),
+                view,
+                deltas.rows.value(row),
+                deltas.counts.value(row),
+            ))
+        });
+    let mut counts = deltas_by_view
+        .iter()
+        .flat_map(|deltas| deltas.counts.values());
     Family {
         name: name.to_owned(),
-        views: views.iter().map(|deltas| deltas.view.clone()).collect(),
+        views: deltas_by_view
+            .iter()
+            .map(|deltas| deltas.view.clone())
+            .collect(),
         groups: Groups::of(rows),
         is_long: counts.any(|count| !packed::is_short(*count)),
     }
@@ -480,30 +484,32 @@ fn build_family(name: &str, views: &[&Deltas]) -> Family {
 /// view by view.
 fn order_by_group(views: &[&Deltas]) -> Vec<(usize, usize)> {
     let length = views.iter().map(|deltas| deltas.groups.len()).sum();
-    let mut numbers: HashMap<&[u8], usize, RandomState> = HashMap::default();
+    let mut number_by_group: HashMap<&[u8], usize, RandomState> = HashMap::default();
     // First the number of rows of each group, then the position of its next row.
-    let mut next: Vec<usize> = Vec::new();
+    let mut next_positions: Vec<usize> = Vec::new();
     let mut group_numbers: Vec<usize> = Vec::with_capacity(length);
     for group in views.iter().flat_map(|deltas| &deltas.groups) {
-        let fresh = next.len();
-        let number = *numbers.entry(group.unwrap_or_default()).or_insert(fresh);
-        if number == fresh {
-            next.push(0);
+        let new_number = next_positions.len();
+        let number = *number_by_group
+            .entry(group.unwrap_or_default())
+            .or_insert(new_number);
+        if number == new_number {
+            next_positions.push(0);
         }
-        if let Some(rows) = next.get_mut(number) {
+        if let Some(rows) = next_positions.get_mut(number) {
             *rows += 1;
         }
         group_numbers.push(number);
     }
-    let mut from = 0;
-    for rows in &mut next {
-        from += std::mem::replace(rows, from);
+    let mut first_position = 0;
+    for rows in &mut next_positions {
+        first_position += std::mem::replace(rows, first_position);
     }
     let rows = views.iter().enumerate();
     let rows = rows.flat_map(|(view, deltas)| (0..deltas.groups.len()).map(move |row| (view, row)));
     let mut order = vec![(0, 0); length];
     for (number, row) in group_numbers.into_iter().zip(rows) {
-        if let Some(position) = next.get_mut(number) {
+        if let Some(position) = next_positions.get_mut(number) {
             if let Some(target) = order.get_mut(*position) {
                 *target = row;
             }
@@ -536,7 +542,7 @@ impl ViewArguments {
     fn add_packed(&mut self, group: &[u8], rows: &[u8]) -> Result<()> {
         self.groups += 1;
         self.arguments.push(Bytes::copy_from_slice(group));
-        let head = self.arguments.len();
+        let count_index = self.arguments.len();
         let mut count = 0_usize;
         for row in packed::rows(rows) {
             let (row, increment) =
@@ -545,43 +551,43 @@ impl ViewArguments {
             self.arguments.push(increment.to_string().into());
             count += 1;
         }
-        self.arguments.insert(head, count.to_string().into());
+        self.arguments.insert(count_index, count.to_string().into());
         Ok(())
     }
 }
 
 /// Encodes the live entries of one view. Returns `None` if there are none.
-fn entry_arguments(states: &States) -> Result<Option<ViewArguments>> {
-    let length = states.states.len();
+fn build_entry_arguments(entries: &Entries) -> Result<Option<ViewArguments>> {
+    let length = entries.entries.len();
     check_lengths(
-        &states.view,
-        states.keys.len(),
-        states.members.len(),
+        &entries.view,
+        entries.keys.len(),
+        entries.members.len(),
         length,
     )?;
     let mut order: Vec<usize> = (0..length).collect();
-    order.sort_by(|a, b| states.keys.value(*a).cmp(states.keys.value(*b)));
+    order.sort_by(|a, b| entries.keys.value(*a).cmp(entries.keys.value(*b)));
     let members_by_key: Vec<&[usize]> = order
-        .chunk_by(|a, b| states.keys.value(*a) == states.keys.value(*b))
+        .chunk_by(|a, b| entries.keys.value(*a) == entries.keys.value(*b))
         .collect();
     let mut arguments = Vec::with_capacity(2 * (length + members_by_key.len()));
     for members in &members_by_key {
         let Some(first) = members.first() else {
             continue;
         };
-        arguments.push(Bytes::copy_from_slice(states.keys.value(*first)));
+        arguments.push(Bytes::copy_from_slice(entries.keys.value(*first)));
         arguments.push(Bytes::from(members.len().to_string()));
         for row in *members {
-            arguments.push(Bytes::copy_from_slice(states.members.value(*row)));
-            arguments.push(match states.state(*row) {
-                None => Bytes::from_static(REMOVED),
-                Some(state) => [&[STATE], state].concat().into(),
+            arguments.push(Bytes::copy_from_slice(entries.members.value(*row)));
+            arguments.push(match entries.entry(*row) {
+                None => Bytes::from_static(REMOVED_ENTRY),
+                Some(entry) => [&[ENTRY_PREFIX], entry].concat().into(),
             });
         }
     }
     Ok((length > 0).then(|| ViewArguments {
-        view: states.view.clone(),
-        kind: ContainerKind::States,
+        view: entries.view.clone(),
+        kind: ContainerKind::Entries,
         groups: members_by_key.len(),
         arguments,
     }))

@@ -8,7 +8,7 @@
 -- count (empty: none).
 
 -- Number of values that unpack can handle.
-local CHUNK = 4000
+local UNPACK_MAX = 4000
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }
@@ -16,32 +16,32 @@ end
 local prefix, kind, last = ARGV[1], ARGV[2], #ARGV
 local decoded = cjson.decode(record)
 local live, count_hashes = decoded.live, decoded.sums or {}
-local answer = { record }
-local at = 3
-while at <= last do
-    local members = tonumber(ARGV[at + 2])
-    local from, to = at + 3, at + 2 + members
-    local row_count, counts_hash, live_count = 0, count_hashes[ARGV[at]], ''
-    for _, container in ipairs(live[ARGV[at]] or {}) do
+local reply = { record }
+local position = 3
+while position <= last do
+    local members = tonumber(ARGV[position + 2])
+    local from, to = position + 3, position + 2 + members
+    local row_count, counts_hash, live_count = 0, count_hashes[ARGV[position]], ''
+    for _, container in ipairs(live[ARGV[position]] or {}) do
         if string.sub(container[1], 1, 1) == kind then
-            local key = prefix .. container[1] .. ':' .. ARGV[at + 1]
-            local found = {}
+            local key = prefix .. container[1] .. ':' .. ARGV[position + 1]
+            local member_values = {}
             row_count = row_count + redis.call('HLEN', key)
-            for start = from, to, CHUNK do
-                local stop = math.min(start + CHUNK - 1, to)
+            for start = from, to, UNPACK_MAX do
+                local stop = math.min(start + UNPACK_MAX - 1, to)
                 local values = redis.call('HMGET', key, unpack(ARGV, start, stop))
                 for index = 1, stop - start + 1 do
-                    found[#found + 1] = values[index]
+                    member_values[#member_values + 1] = values[index]
                 end
             end
-            answer[#answer + 1] = found
+            reply[#reply + 1] = member_values
         end
     end
     if counts_hash then
-        live_count = redis.call('HGET', prefix .. counts_hash, ARGV[at + 1]) or ''
+        live_count = redis.call('HGET', prefix .. counts_hash, ARGV[position + 1]) or ''
     end
-    answer[#answer + 1] = row_count
-    answer[#answer + 1] = live_count
-    at = to + 1
+    reply[#reply + 1] = row_count
+    reply[#reply + 1] = live_count
+    position = to + 1
 end
-return answer
+return reply

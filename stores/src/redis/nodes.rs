@@ -22,10 +22,10 @@ use super::script::Script;
 use crate::retry::RetryPolicy;
 use crate::{Error, Result};
 
-/// Most times that one call is redirected to another node or resent with the full script.
-const ROUNDS: usize = 6;
+/// The maximum number of times that one call is redirected or resent with the full script.
+const ROUNDS_MAX: usize = 6;
 
-/// Minimum interval between two reads of the cluster's slot map.
+/// The minimum interval between two reads of the cluster's slot map.
 const SLOT_MAP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A call to the node that owns a hash slot.
@@ -83,14 +83,14 @@ enum Call {
 }
 
 impl Call {
-    fn command(&self, full_script: bool) -> Cmd {
+    fn command(&self, needs_full_script: bool) -> Cmd {
         match self {
             Self::Command(command) => command.clone(),
             Self::Script {
                 script,
                 key,
                 arguments,
-            } => script.command(key, arguments, full_script),
+            } => script.command(key, arguments, needs_full_script),
         }
     }
 }
@@ -98,13 +98,13 @@ impl Call {
 /// How a request is resent after a redirect or an unknown script.
 #[derive(Debug, Clone, Default)]
 struct Routing {
-    /// Send the full script.
-    full_script: bool,
-    /// Node of a redirect, which overrides the slot map.
+    /// True if the full script must be sent.
+    needs_full_script: bool,
+    /// The node of a redirect, which overrides the slot map.
     redirect: Option<Node>,
 }
 
-/// Owner of each range of hash slots: first, last, node.
+/// The owner of each range of hash slots: first, last, node.
 type SlotMap = Vec<(u16, u16, Node)>;
 
 /// The nodes of a server or cluster.
@@ -126,17 +126,17 @@ impl Nodes {
     pub(super) fn new(options: &RedisOptions) -> Result<Self> {
         // The value may contain a password, so the error does not show it.
         if options.nodes.contains(['@', '/']) {
-            let why = "nodes contains a scheme or a user; write host:port, and set user, password and tls separately";
-            return Err(Error::broken("using Redis", why));
+            let reason = "nodes contains a scheme or a user; write host:port, and set user, password and tls separately";
+            return Err(Error::broken("using Redis", reason));
         }
         let names = options.nodes.split(',').map(str::trim);
         let parsed = names.map(Node::parse).collect::<Option<Vec<_>>>();
         let seeds = parsed.ok_or_else(|| {
-            let why = format!(
+            let reason = format!(
                 "nodes {:?} does not parse; write host:port, separated by commas for a cluster",
                 options.nodes
             );
-            Error::broken("using Redis", why)
+            Error::broken("using Redis", reason)
         })?;
         let config = ConnectionConfig::new(options)?;
         // An attempt has its own deadlines within this one, and closes connections that exceed
@@ -168,21 +168,22 @@ impl Nodes {
     }
 
     async fn is_cluster(&self, operation: &str) -> Result<bool> {
-        let found = *self
+        let is_cluster = *self
             .is_cluster
             .get_or_try_init(|| self.detect_cluster(operation))
             .await?;
         let database = self.config.database();
-        if found && database != 0 {
-            let why = format!("a cluster has no database {database}; remove the setting database");
-            return Err(Error::broken(self.retry_policy.describe(operation), why));
+        if is_cluster && database != 0 {
+            let reason =
+                format!("a cluster has no database {database}; remove the setting database");
+            return Err(Error::broken(self.retry_policy.describe(operation), reason));
         }
-        Ok(found)
+        Ok(is_cluster)
     }
 
     /// Determines from the first seed that answers whether it belongs to a cluster.
     async fn detect_cluster(&self, operation: &str) -> Result<bool> {
-        let mut last = errors::unexpected_answer(&self.retry_policy, operation);
+        let mut last_error = errors::unexpected_reply(&self.retry_policy, operation);
         for seed in &self.seeds {
             let connection = self.connection(seed);
             match connection
@@ -190,16 +191,16 @@ impl Nodes {
                 .await
             {
                 Ok(info) if !info.is_cluster() && self.seeds.len() > 1 => {
-                    let why = format!(
+                    let reason = format!(
                         "{seed} does not belong to a cluster, so it must be the only node; configure one server"
                     );
-                    return Err(Error::broken(self.retry_policy.describe(operation), why));
+                    return Err(Error::broken(self.retry_policy.describe(operation), reason));
                 }
                 Ok(info) => return Ok(info.is_cluster()),
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Verifies every node that owns hash slots.
@@ -209,9 +210,9 @@ impl Nodes {
             let info = connection
                 .info(&self.config, &self.retry_policy, operation)
                 .await?;
-            if let Some(refusal_reason) = info.refusal_reason().or(info.unavailable_reason()) {
-                let why = format!("{node}: {refusal_reason}");
-                return Err(Error::broken(self.retry_policy.describe(operation), why));
+            if let Some(problem) = info.refusal_reason().or(info.unavailable_reason()) {
+                let reason = format!("{node}: {problem}");
+                return Err(Error::broken(self.retry_policy.describe(operation), reason));
             }
         }
         Ok(())
@@ -222,7 +223,7 @@ impl Nodes {
         if !self.is_cluster(operation).await? {
             return Ok(self.seeds.clone());
         }
-        self.refresh(operation).await?;
+        self.refresh_slot_map(operation).await?;
         let mut nodes: Vec<Node> = self
             .slot_map()
             .iter()
@@ -233,7 +234,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Sends requests with retries, so they must be idempotent. The answers are in the order of the
+    /// Sends requests with retries, so they must be idempotent. The replies are in the order of the
     /// requests.
     pub(super) async fn send_with_retry(
         &self,
@@ -245,33 +246,36 @@ impl Nodes {
     }
 
     /// Sends requests once, each to the node that owns its hash slot; requests to one node are
-    /// pipelined. The answers are in the order of the requests.
+    /// pipelined. The replies are in the order of the requests.
     ///
     /// # Errors
     /// The first error; the other requests may have had an effect.
     pub(super) async fn send(&self, operation: &str, requests: &[Request]) -> Result<Vec<Value>> {
         let mut routes = vec![Routing::default(); requests.len()];
-        let mut answers: Vec<Option<Value>> = requests.iter().map(|_| None).collect();
-        for _ in 0..ROUNDS {
-            let open: Vec<usize> = (0..requests.len())
-                .filter(|index| answers.get(*index).is_some_and(Option::is_none))
+        let mut results: Vec<Option<Value>> = requests.iter().map(|_| None).collect();
+        for _ in 0..ROUNDS_MAX {
+            let pending: Vec<usize> = (0..requests.len())
+                .filter(|index| results.get(*index).is_some_and(Option::is_none))
                 .collect();
-            if open.is_empty() {
-                return Ok(answers.into_iter().flatten().collect());
+            if pending.is_empty() {
+                return Ok(results.into_iter().flatten().collect());
             }
             if self.is_cluster(operation).await? && self.slot_map_read_at.lock().await.is_none() {
-                self.refresh(operation).await?;
+                self.refresh_slot_map(operation).await?;
             }
-            for (index, reply) in self.send_open(operation, requests, &routes, &open).await? {
-                let (Some(route), Some(answer)) = (routes.get_mut(index), answers.get_mut(index))
+            for (index, reply) in self
+                .send_pending(operation, requests, &routes, &pending)
+                .await?
+            {
+                let (Some(route), Some(result)) = (routes.get_mut(index), results.get_mut(index))
                 else {
                     continue;
                 };
                 match reply {
-                    Reply::Value(value) => *answer = Some(value),
-                    Reply::NoScript => route.full_script = true,
-                    Reply::Redirect(to) => {
-                        route.redirect = Node::parse(&to);
+                    Reply::Value(value) => *result = Some(value),
+                    Reply::NoScript => route.needs_full_script = true,
+                    Reply::Redirect(address) => {
+                        route.redirect = Node::parse(&address);
                         *self.slot_map_read_at.lock().await = None;
                     }
                 }
@@ -284,28 +288,28 @@ impl Nodes {
     }
 
     /// Sends the open requests to all nodes concurrently.
-    async fn send_open(
+    async fn send_pending(
         &self,
         operation: &str,
         requests: &[Request],
         routes: &[Routing],
-        open: &[usize],
+        pending: &[usize],
     ) -> Result<Vec<(usize, Reply)>> {
         let mut by_node: BTreeMap<Node, Vec<usize>> = BTreeMap::new();
-        for index in open {
+        for index in pending {
             let (Some(request), Some(route)) = (requests.get(*index), routes.get(*index)) else {
                 continue;
             };
             let node = match &route.redirect {
                 Some(node) => node.clone(),
-                None => self.node_for(operation, request.hash_slot)?,
+                None => self.find_node(operation, request.hash_slot)?,
             };
             by_node.entry(node).or_default().push(*index);
         }
         let sending = by_node
             .into_iter()
             .map(|(node, indices)| self.send_to_node(operation, node, indices, requests, routes));
-        let mut replies = Vec::with_capacity(open.len());
+        let mut replies = Vec::with_capacity(pending.len());
         for node_replies in join_all(sending).await {
             replies.extend(node_replies?);
         }
@@ -321,13 +325,13 @@ impl Nodes {
         routes: &[Routing],
     ) -> Result<Vec<(usize, Reply)>> {
         let mut commands = Pipeline::with_capacity(indices.len());
-        // Index of the request of each reply.
+        // The index of the request of each reply.
         let mut sent_indices = Vec::with_capacity(indices.len());
         for index in indices {
             let (Some(request), Some(route)) = (requests.get(index), routes.get(index)) else {
                 continue;
             };
-            commands.add_command(request.call.command(route.full_script));
+            commands.add_command(request.call.command(route.needs_full_script));
             sent_indices.push(index);
         }
         let connection = self.connection(&node);
@@ -341,7 +345,7 @@ impl Nodes {
             }
         };
         if values.len() != sent_indices.len() {
-            return Err(errors::unexpected_answer(&self.retry_policy, operation));
+            return Err(errors::unexpected_reply(&self.retry_policy, operation));
         }
         let mut replies = Vec::with_capacity(values.len());
         for (index, value) in sent_indices.into_iter().zip(values) {
@@ -360,18 +364,18 @@ impl Nodes {
         Ok(replies)
     }
 
-    fn node_for(&self, operation: &str, hash_slot: u16) -> Result<Node> {
+    fn find_node(&self, operation: &str, hash_slot: u16) -> Result<Node> {
         if self.is_cluster.get() != Some(&true) {
             let seed = self.seeds.first().cloned();
-            return seed.ok_or_else(|| errors::unexpected_answer(&self.retry_policy, operation));
+            return seed.ok_or_else(|| errors::unexpected_reply(&self.retry_policy, operation));
         }
         let slot_map = self.slot_map();
         let mut ranges = slot_map.iter();
-        let found = ranges.find(|(first, last, _)| (*first..=*last).contains(&hash_slot));
-        found.map(|(_, _, node)| node.clone()).ok_or_else(|| {
-            let why =
+        let range = ranges.find(|(first, last, _)| (*first..=*last).contains(&hash_slot));
+        range.map(|(_, _, node)| node.clone()).ok_or_else(|| {
+            let reason =
                 format!("no node of the cluster owns hash slot {hash_slot}; see CLUSTER INFO");
-            self.retry_policy.unavailable(operation, why)
+            self.retry_policy.unavailable(operation, reason)
         })
     }
 
@@ -391,10 +395,10 @@ impl Nodes {
     }
 
     /// Reads the cluster's slot map from the first node that answers.
-    async fn refresh(&self, operation: &str) -> Result<()> {
+    async fn refresh_slot_map(&self, operation: &str) -> Result<()> {
         // One caller reads the map; concurrent callers wait and reuse it.
         let mut slot_map_read_at = self.slot_map_read_at.lock().await;
-        if slot_map_read_at.is_some_and(|at| at.elapsed() < SLOT_MAP_INTERVAL) {
+        if slot_map_read_at.is_some_and(|read_at| read_at.elapsed() < SLOT_MAP_INTERVAL) {
             return Ok(());
         }
         let mut nodes: Vec<Node> = self
@@ -404,7 +408,7 @@ impl Nodes {
             .collect();
         nodes.extend(self.seeds.iter().cloned());
         let mut queried: Vec<Node> = Vec::new();
-        let mut last = errors::unexpected_answer(&self.retry_policy, operation);
+        let mut last_error = errors::unexpected_reply(&self.retry_policy, operation);
         for node in nodes {
             if queried.contains(&node) {
                 continue;
@@ -416,18 +420,19 @@ impl Nodes {
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner);
                     connections.retain(|node, _| {
-                        self.seeds.contains(node) || slot_map.iter().any(|(_, _, of)| of == node)
+                        self.seeds.contains(node)
+                            || slot_map.iter().any(|(_, _, owner)| owner == node)
                     });
                     *self.slot_map.lock().unwrap_or_else(PoisonError::into_inner) =
                         Arc::new(slot_map);
                     *slot_map_read_at = Some(Instant::now());
                     return Ok(());
                 }
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
             queried.push(node);
         }
-        Err(last)
+        Err(last_error)
     }
 
     async fn fetch_slot_map(&self, operation: &str, node: &Node) -> Result<SlotMap> {
@@ -438,10 +443,10 @@ impl Nodes {
         let value = sent.await?.into_iter().next().unwrap_or_default();
         let Reply::Value(value) = errors::classify_reply(&self.retry_policy, operation, value)?
         else {
-            return Err(errors::unexpected_answer(&self.retry_policy, operation));
+            return Err(errors::unexpected_reply(&self.retry_policy, operation));
         };
         parse_slot_map(&value, node)
-            .ok_or_else(|| errors::unexpected_answer(&self.retry_policy, operation))
+            .ok_or_else(|| errors::unexpected_reply(&self.retry_policy, operation))
     }
 
     /// Returns problems of the server, one sentence each.
@@ -459,7 +464,7 @@ impl Nodes {
                 refusal_reason
                     .into_iter()
                     .chain(warnings)
-                    .map(|flaw| format!("Redis at {node}: {flaw}")),
+                    .map(|problem| format!("Redis at {node}: {problem}")),
             );
         }
         let assigned: usize = self
@@ -477,9 +482,9 @@ impl Nodes {
     }
 }
 
-/// Decodes the answer to `CLUSTER SLOTS`: first, last, primary, replicas. A node that does not know
+/// Decodes the reply to `CLUSTER SLOTS`: first, last, primary, replicas. A node that does not know
 /// its own name omits it.
-fn parse_slot_map(value: &Value, answering: &Node) -> Option<SlotMap> {
+fn parse_slot_map(value: &Value, queried_node: &Node) -> Option<SlotMap> {
     let Value::Array(ranges) = value else {
         return None;
     };
@@ -487,21 +492,21 @@ fn parse_slot_map(value: &Value, answering: &Node) -> Option<SlotMap> {
         let Value::Array(parts) = value else {
             return None;
         };
-        let (Value::Int(first), Value::Int(last), Value::Array(master)) =
+        let (Value::Int(first), Value::Int(last), Value::Array(primary)) =
             (parts.first()?, parts.get(1)?, parts.get(2)?)
         else {
             return None;
         };
-        let host = match master.first()? {
+        let host = match primary.first()? {
             Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
             Value::SimpleString(host) => host.clone(),
             _ => String::new(),
         };
-        let Value::Int(port) = master.get(1)? else {
+        let Value::Int(port) = primary.get(1)? else {
             return None;
         };
         let host = if host.is_empty() || host == "?" {
-            answering.host.clone()
+            queried_node.host.clone()
         } else {
             host
         };

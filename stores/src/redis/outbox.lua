@@ -13,8 +13,8 @@ if not name then
     return { record, '0', 0 }
 end
 local key = ARGV[1] .. name
-local answer = { record, redis.call('GET', key .. ':taken') or '0', redis.call('LLEN', key) }
+local reply = { record, redis.call('GET', key .. ':taken') or '0', redis.call('LLEN', key) }
 for _, entry in ipairs(redis.call('LRANGE', key, 0, tonumber(ARGV[2]) - 1)) do
-    answer[#answer + 1] = entry
+    reply[#reply + 1] = entry
 end
-return answer
+return reply

@@ -1,4 +1,4 @@
-//! Fields with their values, decoded from answers and from packed rows.
+//! Fields with their values, decoded from replies and from packed rows.
 
 use redis::Value;
 
@@ -8,7 +8,7 @@ use super::packed::{self, Sums, rows_of};
 pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Decodes alternating fields and values.
-pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
+pub(super) fn decode_pairs(values: Vec<Value>) -> Option<Pairs> {
     let mut pairs = Vec::with_capacity(values.len() / 2);
     let mut values = values.into_iter();
     while let Some(field) = values.next() {

@@ -13,7 +13,7 @@ use crate::live::PartitionId;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-/// Format of the records that are written.
+/// The format of the records that are written.
 ///
 /// An older program would silently damage newer data. With format 1 it would not change cached
 /// boards when it applies changes. With format 2 it would number the changes of their register.
@@ -23,48 +23,51 @@ const FORMAT: u32 = 6;
 /// Formats that can be read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
-/// Value of a removed member.
-pub(super) const REMOVED: &[u8] = b"0";
-/// First byte of the value of a live entry.
-pub(super) const STATE: u8 = b'1';
+/// The value of a removed live entry.
+pub(super) const REMOVED_ENTRY: &[u8] = b"0";
+/// The first byte of the value of a live entry.
+pub(super) const ENTRY_PREFIX: u8 = b'1';
 
-/// Contents of a container: the deltas or entries of one generation, epoch and view.
+/// The contents of a container: the deltas or entries of one generation, epoch and view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContainerKind {
     /// Deltas, one field per row.
     Deltas,
     /// Chunks of packed deltas.
     Chunks,
-    States,
+    /// Live entries, one field per member.
+    Entries,
 }
 
 impl ContainerKind {
-    /// First letter of the container's name.
+    /// The first letter of the container's name.
     pub(super) const fn letter(self) -> &'static str {
         match self {
             Self::Deltas => "d",
-            Self::Chunks => CHUNKS,
-            Self::States => "s",
+            Self::Chunks => CHUNKS_LETTER,
+            Self::Entries => "s",
         }
     }
 }
 
-/// First letter of the name of a container with chunks.
-const CHUNKS: &str = "c";
-/// First letter of the name of a shared container, whose groups are strings of packed rows.
-const SHARED: char = 'p';
+/// The first letter of the name of a container with chunks.
+const CHUNKS_LETTER: &str = "c";
+/// The first letter of the name of a shared container, whose groups are strings of packed rows.
+const SHARED_LETTER: char = 'p';
 /// Separates the name of a shared container from the number of a view.
-const NUMBER: char = '#';
+const VIEW_NUMBER_SEPARATOR: char = '#';
 
 /// Returns the view's number if this is the name of a shared container.
-pub(super) fn view_number(container: &str) -> Option<usize> {
-    let (_, number) = container.strip_prefix(SHARED)?.split_once(NUMBER)?;
+pub(super) fn parse_view_number(container: &str) -> Option<usize> {
+    let (_, number) = container
+        .strip_prefix(SHARED_LETTER)?
+        .split_once(VIEW_NUMBER_SEPARATOR)?;
     number.parse().ok()
 }
 
-/// True if a container has this name because it contains chunks.
+/// Returns whether the name is that of a container with chunks.
 pub(super) fn has_chunks(container: &str) -> bool {
-    container.starts_with(CHUNKS)
+    container.starts_with(CHUNKS_LETTER)
 }
 
 /// A container that the views of one family share in one epoch.
@@ -72,7 +75,7 @@ pub(super) fn has_chunks(container: &str) -> bool {
 struct SharedContainer {
     family: String,
     epoch: Epoch,
-    /// Number of views that have a number in it.
+    /// The number of views that have a number in it.
     views: usize,
     /// True if an increment was too large to be packed. From then on no more rows are packed, so
     /// that sums are checked.
@@ -98,11 +101,11 @@ pub(super) struct Record {
     mark: String,
     #[serde(rename = "slot")]
     pub(super) state: PartitionState,
-    /// Number of the next container of this generation.
+    /// The number of the next container of this generation.
     #[serde(rename = "next_place")]
     next_container: u64,
-    /// Name and epoch of each readable container by view. For a shared container, the view's number
-    /// follows the name.
+    /// The name and epoch of each readable container by view. For a shared container, the view's
+    /// number follows the name.
     live: BTreeMap<String, Vec<(String, Epoch)>>,
     /// Shared containers by name. Each belongs to one epoch and is pruned with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -112,12 +115,13 @@ pub(super) struct Record {
     /// Revision of the register of cached boards.
     #[serde(default)]
     pub(super) boards_revision: Revision,
-    /// Name of the outbox, once it was used in this generation.
+    /// The name of the outbox, once it was used in this generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) outbox: Option<String>,
-    /// Name of the hash of live counts by view, once it was used in this generation.
+    /// The name of the hash of live counts by view, once it was used in this generation.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    sums: BTreeMap<String, String>,
+    #[serde(rename = "sums")]
+    live_count_hashes: BTreeMap<String, String>,
 }
 
 impl Record {
@@ -133,7 +137,7 @@ impl Record {
             garbage: Vec::new(),
             boards_revision: Revision::default(),
             outbox: None,
-            sums: BTreeMap::new(),
+            live_count_hashes: BTreeMap::new(),
         }
     }
 
@@ -175,7 +179,7 @@ impl Record {
     ) -> impl Iterator<Item = &(String, Epoch)> {
         let containers = self.live.get(view).into_iter().flatten();
         containers.filter(move |(name, _)| {
-            let is_packed = name.starts_with(SHARED) || has_chunks(name);
+            let is_packed = name.starts_with(SHARED_LETTER) || has_chunks(name);
             kind == ContainerKind::Deltas && is_packed || name.starts_with(kind.letter())
         })
     }
@@ -192,33 +196,36 @@ impl Record {
         let (epoch, generation) = (self.state.epoch, self.state.generation);
         let is_match =
             |container: &SharedContainer| container.epoch == epoch && container.family == family;
-        let found = self
+        let existing = self
             .shared
             .iter()
             .find(|(_, container)| is_match(container));
-        let name = found.map_or_else(
-            || format!("{SHARED}{generation}.{}", self.next_container),
-            |(name, _)| name.clone(),
+        let container_name = existing.map_or_else(
+            || format!("{SHARED_LETTER}{generation}.{}", self.next_container),
+            |(container_name, _)| container_name.clone(),
         );
-        let container = self.shared.entry(name.clone()).or_insert_with(|| {
-            self.next_container += 1;
-            let family = family.to_owned();
-            SharedContainer {
-                family,
-                epoch,
-                views: 0,
-                is_closed: false,
-            }
-        });
+        let container = self
+            .shared
+            .entry(container_name.clone())
+            .or_insert_with(|| {
+                self.next_container += 1;
+                let family = family.to_owned();
+                SharedContainer {
+                    family,
+                    epoch,
+                    views: 0,
+                    is_closed: false,
+                }
+            });
         container.is_closed |= is_long;
-        let numbered = format!("{name}{NUMBER}");
+        let numbered = format!("{container_name}{VIEW_NUMBER_SEPARATOR}");
         let mut numbers = Vec::with_capacity(views.len());
         for view in views {
             let containers = self.live.entry(view.clone()).or_default();
-            let existing = containers
+            let existing_number = containers
                 .iter()
-                .find_map(|(at, _)| at.strip_prefix(&numbered)?.parse().ok());
-            let number = existing.unwrap_or_else(|| {
+                .find_map(|(name, _)| name.strip_prefix(&numbered)?.parse().ok());
+            let number = existing_number.unwrap_or_else(|| {
                 containers.push((format!("{numbered}{}", container.views), epoch));
                 container.views += 1;
                 container.views - 1
@@ -227,7 +234,7 @@ impl Record {
         }
         let is_open = !container.is_closed && container.views <= VIEWS_MAX;
         is_open.then_some(PackedContainer {
-            container: name,
+            container: container_name,
             numbers,
         })
     }
@@ -239,14 +246,14 @@ impl Record {
     }
 
     /// The views in a shared container, by number.
-    pub(super) fn views_sharing(&self, container: &str) -> BTreeMap<usize, &str> {
+    pub(super) fn views_in_container(&self, container: &str) -> BTreeMap<usize, &str> {
         let containers = self.live.iter();
-        let containers =
-            containers.flat_map(|(view, of)| of.iter().map(move |(name, _)| (view, name)));
+        let containers = containers
+            .flat_map(|(view, containers)| containers.iter().map(move |(name, _)| (view, name)));
         let numbered = containers.filter_map(|(view, name)| {
-            let (of, _) = name.split_once(NUMBER)?;
+            let (container_name, _) = name.split_once(VIEW_NUMBER_SEPARATOR)?;
             Some((
-                view_number(name).filter(|_| of == container)?,
+                parse_view_number(name).filter(|_| container_name == container)?,
                 view.as_str(),
             ))
         });
@@ -258,8 +265,8 @@ impl Record {
         let is_match =
             |(name, epoch): &(String, Epoch)| name == container && *epoch == self.state.epoch;
         let mut views = self.live.iter();
-        let found = views.find(|(_, containers)| containers.iter().any(is_match));
-        found.map(|(view, _)| view.as_str())
+        let container_view = views.find(|(_, containers)| containers.iter().any(is_match));
+        container_view.map(|(view, _)| view.as_str())
     }
 
     /// True if the current epoch has an increment that is too large to be packed.
@@ -278,8 +285,10 @@ impl Record {
     pub(super) fn ensure_container(&mut self, view: &str, kind: ContainerKind) -> String {
         let epoch = self.state.epoch;
         let mut containers = self.containers(view, kind);
-        let is_match = |(name, of): &&(String, Epoch)| {
-            *of == epoch && name.starts_with(kind.letter()) && view_number(name).is_none()
+        let is_match = |(name, container_epoch): &&(String, Epoch)| {
+            *container_epoch == epoch
+                && name.starts_with(kind.letter())
+                && parse_view_number(name).is_none()
         };
         if let Some((name, _)) = containers.find(is_match) {
             return name.clone();
@@ -298,16 +307,16 @@ impl Record {
     }
 
     /// Changes the revision of the register of cached boards.
-    pub(super) fn change_boards(&mut self) -> Revision {
+    pub(super) fn renew_boards_revision(&mut self) -> Revision {
         self.boards_revision = Revision::random();
         self.boards_revision
     }
 
-    /// Returns the id of a new cached board, and the new revision of the register.
-    pub(super) fn new_board(&mut self) -> (String, Revision) {
+    /// Adds a cached board. Returns its id and the new revision of the register.
+    pub(super) fn add_board(&mut self) -> (String, Revision) {
         let unique = Uuid::new_v4().simple();
         let id = format!("{}.{unique}", self.state.generation);
-        (id, self.change_boards())
+        (id, self.renew_boards_revision())
     }
 
     /// True if an id belongs to a board of the current generation.
@@ -323,18 +332,18 @@ impl Record {
     }
 
     /// The hash of live counts of a view, if it exists in this generation.
-    pub(super) fn sums(&self, view: &str) -> Option<&str> {
-        self.sums.get(view).map(String::as_str)
+    pub(super) fn live_count_hash(&self, view: &str) -> Option<&str> {
+        self.live_count_hashes.get(view).map(String::as_str)
     }
 
     /// Returns the hash of live counts of a view, and adds it if it does not exist.
     pub(super) fn ensure_live_counts(&mut self, view: &str) -> String {
-        if let Some(name) = self.sums.get(view) {
+        if let Some(name) = self.live_count_hashes.get(view) {
             return name.clone();
         }
         let name = format!("m{}.{}", self.state.generation, self.next_container);
         self.next_container += 1;
-        self.sums.insert(view.to_owned(), name.clone());
+        self.live_count_hashes.insert(view.to_owned(), name.clone());
         name
     }
 
@@ -342,22 +351,26 @@ impl Record {
     /// garbage, and so do the live counts of views without containers, which may be retired.
     pub(super) fn with_state(&self, state: PartitionState) -> Self {
         let mut next = self.clone();
-        let (same, oldest) = (state.generation == self.state.generation, state.oldest);
+        let (is_same_generation, oldest) =
+            (state.generation == self.state.generation, state.oldest);
         for containers in next.live.values_mut() {
-            let removed = containers.extract_if(.., |(_, epoch)| !same || *epoch < oldest);
-            let removed = removed.filter(|(name, _)| view_number(name).is_none());
-            next.garbage.extend(removed.map(|(name, _)| name));
+            let removed =
+                containers.extract_if(.., |(_, epoch)| !is_same_generation || *epoch < oldest);
+            let named = removed.filter(|(name, _)| parse_view_number(name).is_none());
+            next.garbage.extend(named.map(|(name, _)| name));
         }
-        let removed = next
-            .shared
-            .extract_if(.., |_, container| !same || container.epoch < oldest);
+        let removed = next.shared.extract_if(.., |_, container| {
+            !is_same_generation || container.epoch < oldest
+        });
         next.garbage.extend(removed.map(|(name, _)| name));
         next.live.retain(|_, containers| !containers.is_empty());
-        if !same {
+        if !is_same_generation {
             next.garbage.extend(next.outbox.take());
         }
         let live = &next.live;
-        let removed = next.sums.extract_if(.., |view, _| !live.contains_key(view));
+        let removed = next
+            .live_count_hashes
+            .extract_if(.., |view, _| !live.contains_key(view));
         next.garbage.extend(removed.map(|(_, name)| name));
         next.state = state;
         next
@@ -385,7 +398,7 @@ impl PartitionKeys {
     }
 
     /// The key of a group in a container.
-    pub(super) fn group(&self, container: &str, group: &[u8]) -> Vec<u8> {
+    pub(super) fn group_key(&self, container: &str, group: &[u8]) -> Vec<u8> {
         [self.prefix.as_bytes(), container.as_bytes(), b":", group].concat()
     }
 
@@ -464,17 +477,17 @@ mod tests {
         assert_eq!(record.ensure_outbox(), "o7");
         let sums = record.ensure_live_counts("a@1");
         assert_eq!(record.ensure_live_counts("a@1"), sums);
-        assert_eq!(record.sums("b@1"), None);
+        assert_eq!(record.live_count_hash("b@1"), None);
         let mut other = record.clone();
         let unused = other.ensure_live_counts("b@1");
         let other = other.with_state(record.state.clone());
         assert_eq!(other.garbage.last(), Some(&unused));
-        assert_eq!(other.sums("a@1"), Some(sums.as_str()));
-        assert_eq!(other.sums("b@1"), None);
+        assert_eq!(other.live_count_hash("a@1"), Some(sums.as_str()));
+        assert_eq!(other.live_count_hash("b@1"), None);
         let record = record.with_state(new_state(8));
         assert_eq!(record.garbage, [first, second, "o7".to_owned(), sums]);
         assert_eq!(record.outbox, None);
-        assert_eq!(record.sums("a@1"), None);
+        assert_eq!(record.live_count_hash("a@1"), None);
         assert_eq!(record.containers("a@1", ContainerKind::Deltas).count(), 0);
     }
 
@@ -482,29 +495,32 @@ mod tests {
     fn views_of_a_family_share_a_container() {
         let mut record = Record::new(new_state(7));
         let [a, b] = ["a@1".to_owned(), "b@1".to_owned()];
-        let both = [b.clone(), a.clone()];
-        let mut sharing =
-            |views: &[String], is_long| record.ensure_shared_container("f", views, is_long);
-        let first = sharing(&both, false).expect("a container");
+        let views = [b.clone(), a.clone()];
+        let mut sharing = |numbered_views: &[String], is_long| {
+            record.ensure_shared_container("f", numbered_views, is_long)
+        };
+        let first = sharing(&views, false).expect("a container");
         assert_eq!(first.numbers, [0, 1]);
         let again = sharing(std::slice::from_ref(&a), false).expect("a container");
         assert_eq!(
             (&again.container, again.numbers.as_slice()),
             (&first.container, &[1][..])
         );
-        assert_eq!(sharing(&both, true), None);
-        assert_eq!(sharing(&both, false), None, "it stays closed");
+        assert_eq!(sharing(&views, true), None);
+        assert_eq!(sharing(&views, false), None, "it stays closed");
         let other = record
-            .ensure_shared_container("g", &both, false)
+            .ensure_shared_container("g", &views, false)
             .expect("a container");
         assert_ne!(other.container, first.container);
         let unshared = record.ensure_container(&a, ContainerKind::Deltas);
         let containers = record.containers(&a, ContainerKind::Deltas);
-        let numbers: Vec<_> = containers.map(|(name, _)| view_number(name)).collect();
+        let numbers: Vec<_> = containers
+            .map(|(name, _)| parse_view_number(name))
+            .collect();
         assert_eq!(numbers, [Some(1), Some(1), None]);
-        assert_eq!(record.containers(&a, ContainerKind::States).count(), 0);
-        let many: Vec<String> = (0..VIEWS_MAX).map(|n| format!("{n}@1")).collect();
-        assert_eq!(record.ensure_shared_container("g", &many, false), None);
+        assert_eq!(record.containers(&a, ContainerKind::Entries).count(), 0);
+        let too_many: Vec<String> = (0..VIEWS_MAX).map(|n| format!("{n}@1")).collect();
+        assert_eq!(record.ensure_shared_container("g", &too_many, false), None);
         let bytes = record.encode().expect("JSON");
         let read = Record::parse(&bytes).expect("a record").expect("a record");
         assert_eq!(read, record);
@@ -512,7 +528,7 @@ mod tests {
         later.end_epoch(1).expect("an end");
         let mut record = record.with_state(later.clone());
         let next = record
-            .ensure_shared_container("f", &both, false)
+            .ensure_shared_container("f", &views, false)
             .expect("a container");
         assert_ne!(next.container, first.container);
         later.oldest = 2;
@@ -523,8 +539,8 @@ mod tests {
         );
         assert!(record.has_container(&next.container) && !record.has_container(&first.container));
         assert_eq!(record.current_family(&next.container), Some("f"));
-        let views_sharing = record.views_sharing(&next.container).into_iter();
-        assert!(views_sharing.eq([(0, b.as_str()), (1, a.as_str())]));
+        let numbered_views = record.views_in_container(&next.container).into_iter();
+        assert!(numbered_views.eq([(0, b.as_str()), (1, a.as_str())]));
         let mut record = record;
         let chunks = record.ensure_container(&a, ContainerKind::Chunks);
         assert!(has_chunks(&chunks) && record.has_container(&chunks));
@@ -537,21 +553,21 @@ mod tests {
     #[test]
     fn no_two_records_are_equal() {
         let mut record = Record::new(new_state(u64::MAX));
-        let (one, other) = (
+        let (first, second) = (
             record.encode().expect("JSON"),
             record.encode().expect("JSON"),
         );
-        assert_ne!(one, other);
-        let read = Record::parse(&other).expect("a record").expect("a record");
+        assert_ne!(first, second);
+        let read = Record::parse(&second).expect("a record").expect("a record");
         assert_eq!(read, record);
         assert_eq!(Record::parse(b""), Ok(None));
-        let board = record.new_board();
+        let board = record.add_board();
         let read = Record::parse(&record.encode().expect("JSON"));
         let mut read = read.expect("a record").expect("a record");
         assert_eq!(read.boards_revision, board.1);
         assert!(read.has_board(&board.0));
         // Two successors of the same record never create the same names.
-        assert_ne!(read.new_board(), record.new_board());
+        assert_ne!(read.add_board(), record.add_board());
         assert_ne!(read.boards_revision, record.boards_revision);
         assert!(Record::parse(b"{}").is_err());
     }

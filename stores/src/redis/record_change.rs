@@ -19,22 +19,22 @@ use super::script::{CHANGE, Script};
 use crate::Result;
 use crate::live::PartitionId;
 
-/// Most times that one attempt applies the rules again because another process has changed the
-/// record.
-const DECISIONS: usize = 16;
+/// The maximum number of times that one attempt applies the rules because other processes change
+/// the record.
+const DECISIONS_MAX: usize = 16;
 
-/// Outcome of applying the rules of the seam to a record.
+/// The result of applying the rules of the seam to a record.
 pub(super) enum Decision<T> {
-    /// Keeps the record and returns the answer.
+    /// Keeps the record and returns the outcome.
     Keep(T),
-    /// Replaces the record, then returns the answer.
+    /// Replaces the record, then returns the outcome.
     Replace(Box<Record>, T),
-    /// Replaces the record if the script's other conditions hold, and returns the first answer.
-    /// Otherwise nothing changes, and the second answer is returned.
+    /// Replaces the record if the script's other conditions hold, and returns the first outcome.
+    /// Otherwise nothing changes, and the second outcome is returned.
     ReplaceIf(Box<Record>, T, T),
 }
 
-/// Records that were sent and may have been written, with their answers.
+/// Records that were sent and may have been written, with their outcomes.
 type SentRecords<T> = Mutex<Vec<(Bytes, T)>>;
 
 impl RedisLive {
@@ -82,7 +82,7 @@ impl RedisLive {
     ) -> Result<T> {
         let mut is_fresh = false;
         let mut next = self.last_snapshot(partition_id);
-        for _ in 0..DECISIONS {
+        for _ in 0..DECISIONS_MAX {
             let snapshot = match next.take() {
                 Some(snapshot) => snapshot,
                 None => {
@@ -90,46 +90,46 @@ impl RedisLive {
                     Arc::new(self.load_record(operation, keys).await?)
                 }
             };
-            if let Some(answer) = find_written(sent, &snapshot.bytes) {
+            if let Some(outcome) = find_written(sent, &snapshot.bytes) {
                 self.remember(partition_id, Some(snapshot));
-                return Ok(answer);
+                return Ok(outcome);
             }
-            let (mut record, answer, refusal) = match decide(snapshot.record.as_ref()) {
-                Decision::Keep(answer) if is_fresh => {
+            let (mut record, outcome, refusal) = match decide(snapshot.record.as_ref()) {
+                Decision::Keep(outcome) if is_fresh => {
                     self.remember(partition_id, Some(snapshot));
-                    return Ok(answer);
+                    return Ok(outcome);
                 }
                 // The remembered record may be outdated.
                 Decision::Keep(_) => continue,
-                Decision::Replace(record, answer) => (record, answer, None),
-                Decision::ReplaceIf(record, answer, refusal) => (record, answer, Some(refusal)),
+                Decision::Replace(record, outcome) => (record, outcome, None),
+                Decision::ReplaceIf(record, outcome, refusal) => (record, outcome, Some(refusal)),
             };
-            let (script, extra) = script(&snapshot, &mut record, &answer)?;
+            let (script, script_arguments) = script(&snapshot, &mut record, &outcome)?;
             let bytes = Bytes::from(record.encode()?);
             let records = [snapshot.bytes.clone(), bytes.clone()];
-            let arguments = records.into_iter().chain(extra).collect();
+            let arguments = records.into_iter().chain(script_arguments).collect();
             self.remember(partition_id, None);
-            record_sent(sent, &bytes, &answer);
+            record_sent(sent, &bytes, &outcome);
             let reply = self.run_script(operation, keys, script, arguments).await?;
             let reported = match reply {
                 Value::Int(1) => Vec::new(),
                 Value::Int(0) => {
                     let unexpected =
-                        || errors::unexpected_answer(&self.nodes.retry_policy, operation);
+                        || errors::unexpected_reply(&self.nodes.retry_policy, operation);
                     return refusal.ok_or_else(unexpected);
                 }
-                Value::Array(answer) if answer.first() == Some(&Value::Int(1)) => answer,
-                Value::BulkString(present) => {
+                Value::Array(values) if values.first() == Some(&Value::Int(1)) => values,
+                Value::BulkString(current) => {
                     is_fresh = true;
                     next = Some(Arc::new(self.parse_snapshot(
                         operation,
                         keys,
-                        present.into(),
+                        current.into(),
                     )?));
                     continue;
                 }
                 _ => {
-                    return Err(errors::unexpected_answer(
+                    return Err(errors::unexpected_reply(
                         &self.nodes.retry_policy,
                         operation,
                     ));
@@ -141,20 +141,20 @@ impl RedisLive {
                 partition_id,
                 Some(Arc::new(RecordSnapshot { bytes, record })),
             );
-            return Ok(answer);
+            return Ok(outcome);
         }
-        let why = "other processes keep changing this partition state";
-        Err(self.nodes.retry_policy.unavailable(operation, why))
+        let reason = "other processes keep changing this partition state";
+        Err(self.nodes.retry_policy.unavailable(operation, reason))
     }
 }
 
-fn find_written<T: Clone>(sent: &SentRecords<T>, present: &Bytes) -> Option<T> {
+fn find_written<T: Clone>(sent: &SentRecords<T>, current: &Bytes) -> Option<T> {
     let sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut matching = sent.iter().filter(|(bytes, _)| bytes == present);
-    matching.next().map(|(_, answer)| answer.clone())
+    let mut matching = sent.iter().filter(|(bytes, _)| bytes == current);
+    matching.next().map(|(_, outcome)| outcome.clone())
 }
 
-fn record_sent<T: Clone>(sent: &SentRecords<T>, bytes: &Bytes, answer: &T) {
+fn record_sent<T: Clone>(sent: &SentRecords<T>, bytes: &Bytes, outcome: &T) {
     let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-    sent.push((bytes.clone(), answer.clone()));
+    sent.push((bytes.clone(), outcome.clone()));
 }

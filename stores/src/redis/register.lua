@@ -12,8 +12,8 @@ if record ~= ARGV[1] then
 end
 local prefix = ARGV[3]
 local register, used = prefix .. 'boards', prefix .. 'boards:used'
-local before = redis.call('HGET', register, ARGV[4])
-local function id_of(value)
+local old_value = redis.call('HGET', register, ARGV[4])
+local function parse_id(value)
     return value and string.match(value, '^[fr]([^ ]+)')
 end
 local function delete(id)
@@ -21,27 +21,27 @@ local function delete(id)
     redis.call('UNLINK', key .. ':z', key .. ':h', key .. ':m')
 end
 redis.call('ZCARD', used)
-if ARGV[5] ~= '' and before ~= ARGV[5] then
+if ARGV[5] ~= '' and old_value ~= ARGV[5] then
     return 0
 end
-for at = 8, #ARGV, 2 do
-    if id_of(redis.call('HGET', register, ARGV[at])) == ARGV[at + 1] then
-        redis.call('HDEL', register, ARGV[at])
-        redis.call('ZREM', used, ARGV[at])
+for position = 8, #ARGV, 2 do
+    if parse_id(redis.call('HGET', register, ARGV[position])) == ARGV[position + 1] then
+        redis.call('HDEL', register, ARGV[position])
+        redis.call('ZREM', used, ARGV[position])
     end
-    delete(ARGV[at + 1])
+    delete(ARGV[position + 1])
 end
 if ARGV[4] ~= '' then
-    local replaced = id_of(before)
-    if replaced and replaced ~= id_of(ARGV[6]) then
+    local old_id = parse_id(old_value)
+    if old_id and old_id ~= parse_id(ARGV[6]) then
         -- Its keys can no longer be found.
-        delete(replaced)
+        delete(old_id)
         redis.call('ZREM', used, ARGV[4])
     end
     redis.call('HSET', register, ARGV[4], ARGV[6])
 end
 if ARGV[6] ~= '' then
-    local totals = prefix .. 'b:' .. id_of(ARGV[6]) .. ':m'
+    local totals = prefix .. 'b:' .. parse_id(ARGV[6]) .. ':m'
     if string.sub(ARGV[6], 1, 1) == 'f' then
         redis.call('HSET', totals, 'k', '1')
     end

@@ -21,35 +21,35 @@ local groups_max, rows_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 -- Reads the groups of one container.
 local function read_groups(index, is_shared, rows_per_field)
     local groups = redis.call('ZRANGEBYLEX', index, ARGV[6], '+', 'LIMIT', '0', ARGV[7])
-    local found, sum = { #groups < groups_max and 1 or 0 }, 0
+    local container_reply, row_count = { #groups < groups_max and 1 or 0 }, 0
     for _, group in ipairs(groups) do
         local key = index .. ':' .. group
         local packed = is_shared and redis.call('GET', key)
         local fields = packed and 0 or redis.call('HLEN', key)
         local rows = packed and math.ceil(#packed / ROW) or fields * rows_per_field
         if rows > rows_max and not packed then
-            found[#found + 1] = group
-            found[#found + 1] = fields
-        elseif sum + rows > rows_max and not (packed and #found == 1) then
-            found[1] = 0
-            return found
+            container_reply[#container_reply + 1] = group
+            container_reply[#container_reply + 1] = fields
+        elseif row_count + rows > rows_max and not (packed and #container_reply == 1) then
+            container_reply[1] = 0
+            return container_reply
         else
-            sum = sum + rows
-            found[#found + 1] = group
-            found[#found + 1] = packed or redis.call('HGETALL', key)
+            row_count = row_count + rows
+            container_reply[#container_reply + 1] = group
+            container_reply[#container_reply + 1] = packed or redis.call('HGETALL', key)
         end
     end
-    return found
+    return container_reply
 end
 
-local answer = { record }
+local reply = { record }
 for _, container in ipairs(cjson.decode(record).live[ARGV[3]] or {}) do
     local letter = string.sub(container[1], 1, 1)
     local is_shared = letter == 'p' and kind == 'd'
     local has_chunks = letter == 'c' and kind == 'd'
     if (is_shared or has_chunks or letter == kind) and container[2] >= first and container[2] <= last then
         local index = prefix .. string.match(container[1], '^[^#]+')
-        answer[#answer + 1] = read_groups(index, is_shared, has_chunks and CHUNK or 1)
+        reply[#reply + 1] = read_groups(index, is_shared, has_chunks and CHUNK or 1)
     end
 end
-return answer
+return reply

@@ -31,7 +31,7 @@ script!(BOARDS, "boards.lua");
 script!(REGISTER, "register.lua");
 script!(FILL, "board_rows.lua", "fill.lua");
 script!(MEASURE, "measure.lua");
-script!(NOTE_USE, "note_use.lua");
+script!(RECORD_USE, "record_use.lua");
 script!(LEAST_USED, "least_used.lua");
 script!(CHANGE, "change.lua");
 script!(READ, "read.lua");
@@ -39,14 +39,14 @@ script!(SCAN, "scan.lua");
 script!(COLLECT, "collect.lua");
 script!(MEMBERS, "members.lua");
 script!(OUTBOX, "outbox.lua");
-script!(TAKE_OUT, "take_out.lua");
+script!(REMOVE_ENTRIES, "remove_entries.lua");
 
 impl Script {
     /// Builds the command that runs the script on the record `key`.
-    pub(super) fn command(&self, key: &str, arguments: &[Bytes], full_script: bool) -> Cmd {
+    pub(super) fn command(&self, key: &str, arguments: &[Bytes], needs_full_script: bool) -> Cmd {
         let bytes: usize = arguments.iter().map(Bytes::len).sum();
         let mut command = Cmd::with_capacity(arguments.len() + 4, bytes + key.len() + 64);
-        if full_script {
+        if needs_full_script {
             command.arg("EVAL").arg(self.text);
         } else {
             command.arg("EVALSHA").arg(self.hash.as_str());

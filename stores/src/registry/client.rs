@@ -15,8 +15,8 @@ use reqwest::{Response, StatusCode, Url};
 use schemas::avro::WriterSchemas;
 use serde::Deserialize;
 
-use super::{RegistryOptions, Schemas};
-use crate::retry::{RetryPolicy, error_chain};
+use super::{RegistryOptions, SchemaSource};
+use crate::retry::{RetryPolicy, format_error_chain};
 use crate::{Error, Result, Secret, Server, tls};
 
 /// The maximum number of concurrent requests.
@@ -44,9 +44,9 @@ pub struct Registry {
     password: Secret,
     retry_policy: RetryPolicy,
     /// The schemas by id.
-    known: Cache<u32, Arc<str>>,
+    schema_cache: Cache<u32, Arc<str>>,
     /// By id, the reason why there is no usable schema.
-    unknown: Cache<u32, String>,
+    error_cache: Cache<u32, String>,
 }
 
 /// A response of a registry.
@@ -73,13 +73,14 @@ impl Registry {
     /// [`Error::Broken`] for invalid options.
     pub fn new(options: &RegistryOptions) -> Result<Self> {
         // The URL may contain a password, so it is not shown before it is parsed.
-        let wrong = |why: &str| Error::broken("using the schema registry: registry.url", why);
-        let mut url = Url::parse(&options.url).map_err(|error| wrong(&error.to_string()))?;
+        let url_error =
+            |reason: &str| Error::broken("using the schema registry: registry.url", reason);
+        let mut url = Url::parse(&options.url).map_err(|error| url_error(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(wrong("is not a URL such as http://127.0.0.1:8081"));
+            return Err(url_error("is not a URL such as http://127.0.0.1:8081"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(wrong(
+            return Err(url_error(
                 "contains a user; set registry.user and registry.password instead",
             ));
         }
@@ -89,22 +90,22 @@ impl Registry {
         }
         url.set_query(None);
         let server = format!("the schema registry at {url}");
-        let wrong = |error: reqwest::Error| Error::broken(format!("using {server}"), error);
+        let url_error = |error: reqwest::Error| Error::broken(format!("using {server}"), error);
         let timeout = Duration::from_millis(options.request_timeout_ms.max(1));
-        let http = tls::http_client(&options.ca_file, &wrong)?
+        let http = tls::http_client_builder(&options.ca_file, &url_error)?
             .connect_timeout(timeout)
             .timeout(timeout);
         Ok(Self {
-            http: http.build().map_err(wrong)?,
+            http: http.build().map_err(url_error)?,
             url,
             user: options.user.clone(),
             password: options.password.clone(),
             retry_policy: RetryPolicy::new(server, timeout, timeout * CALL_TRIES),
-            known: Cache::builder()
+            schema_cache: Cache::builder()
                 .weigher(|_, text: &Arc<str>| u32::try_from(text.len()).unwrap_or(u32::MAX))
                 .max_capacity(CACHED_BYTES_MAX)
                 .build(),
-            unknown: Cache::builder()
+            error_cache: Cache::builder()
                 .time_to_live(UNKNOWN_TTL)
                 .max_capacity(UNKNOWN_MAX)
                 .build(),
@@ -113,28 +114,28 @@ impl Registry {
 
     /// The text of a schema, or the reason why it is not available.
     async fn find_schema(&self, id: u32) -> Result<std::result::Result<Arc<str>, String>> {
-        if let Some(text) = self.known.get(&id) {
+        if let Some(text) = self.schema_cache.get(&id) {
             return Ok(Ok(text));
         }
-        if let Some(why) = self.unknown.get(&id) {
-            return Ok(Err(why));
+        if let Some(reason) = self.error_cache.get(&id) {
+            return Ok(Err(reason));
         }
         let operation = format!("reading the Avro schema {id}");
         let operation = operation.as_str();
-        let found = self
+        let schema = self
             .retry_policy
             .retry(operation, || async move {
-                let answer = self.get(operation, &format!("schemas/ids/{id}")).await?;
-                let status = self.check_status(operation, answer.status())?;
-                let body = self.body(operation, answer).await?;
+                let response = self.get(operation, &format!("schemas/ids/{id}")).await?;
+                let status = self.check_status(operation, response.status())?;
+                let body = self.read_body(operation, response).await?;
                 self.parse_response(operation, id, status, &body)
             })
             .await?;
-        match &found {
-            Ok(text) => self.known.insert(id, Arc::clone(text)),
-            Err(why) => self.unknown.insert(id, why.clone()),
+        match &schema {
+            Ok(text) => self.schema_cache.insert(id, Arc::clone(text)),
+            Err(reason) => self.error_cache.insert(id, reason.clone()),
         }
-        Ok(found)
+        Ok(schema)
     }
 
     async fn get(&self, operation: &str, path: &str) -> Result<Response> {
@@ -145,10 +146,10 @@ impl Registry {
         if !self.user.is_empty() {
             request = request.basic_auth(&self.user, Some(self.password.reveal()));
         }
-        let answer = request.send().await;
-        answer.map_err(|error| {
+        let response = request.send().await;
+        response.map_err(|error| {
             self.retry_policy
-                .unavailable(operation, error_chain(&error.without_url()))
+                .unavailable(operation, format_error_chain(&error.without_url()))
         })
     }
 
@@ -161,20 +162,20 @@ impl Registry {
         Ok(status)
     }
 
-    async fn body(&self, operation: &str, mut answer: Response) -> Result<Vec<u8>> {
+    async fn read_body(&self, operation: &str, mut response: Response) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         loop {
-            let chunk = answer.chunk().await;
+            let chunk = response.chunk().await;
             let chunk = chunk.map_err(|error| {
                 self.retry_policy
-                    .unavailable(operation, error_chain(&error.without_url()))
+                    .unavailable(operation, format_error_chain(&error.without_url()))
             })?;
             let Some(chunk) = chunk else {
                 return Ok(body);
             };
             if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
-                let why = format!("the response is larger than {RESPONSE_BYTES_MAX} bytes");
-                return Err(Error::broken(self.retry_policy.describe(operation), why));
+                let reason = format!("the response is larger than {RESPONSE_BYTES_MAX} bytes");
+                return Err(Error::broken(self.retry_policy.describe(operation), reason));
             }
             body.extend_from_slice(&chunk);
         }
@@ -187,15 +188,16 @@ impl Registry {
         status: StatusCode,
         body: &[u8],
     ) -> Result<std::result::Result<Arc<str>, String>> {
-        let broken = |why: String| Err(Error::broken(self.retry_policy.describe(operation), why));
+        let broken =
+            |reason: String| Err(Error::broken(self.retry_policy.describe(operation), reason));
         let server = self.retry_policy.server();
         match status {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => {
                 // Any server may return 404, but only a registry returns this code.
-                let refusal: Option<ErrorResponse> = serde_json::from_slice(body).ok();
-                return match refusal {
-                    Some(refusal) if refusal.error_code == UNKNOWN_SCHEMA_CODE => {
+                let error_response: Option<ErrorResponse> = serde_json::from_slice(body).ok();
+                return match error_response {
+                    Some(error_response) if error_response.error_code == UNKNOWN_SCHEMA_CODE => {
                         Ok(Err(format!("{server} does not know the Avro schema {id}")))
                     }
                     _ => broken(format!(
@@ -210,22 +212,22 @@ impl Registry {
             }
             _ => return broken(format!("the server returned {status}; check registry.url")),
         }
-        let answer: SchemaResponse = match serde_json::from_slice(body) {
-            Ok(answer) => answer,
+        let response: SchemaResponse = match serde_json::from_slice(body) {
+            Ok(response) => response,
             Err(error) => {
                 return broken(format!(
                     "the response is not that of a schema registry: {error}; check registry.url"
                 ));
             }
         };
-        Ok(match answer.kind {
+        Ok(match response.kind {
             Some(kind) if kind != "AVRO" => Err(format!(
                 "schema {id} of {server} has the type {kind}, not AVRO"
             )),
-            _ if !answer.references.is_empty() => Err(format!(
+            _ if !response.references.is_empty() => Err(format!(
                 "schema {id} of {server} refers to other schemas, which is not supported"
             )),
-            _ => Ok(answer.schema.into()),
+            _ => Ok(response.schema.into()),
         })
     }
 }
@@ -256,18 +258,18 @@ impl Server for Registry {
 }
 
 #[async_trait]
-impl Schemas for Registry {
-    async fn writers(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas> {
+impl SchemaSource for Registry {
+    async fn fetch_writer_schemas(&self, ids: &BTreeSet<u32>) -> Result<WriterSchemas> {
         let requests = ids.iter().copied();
         let requests =
             requests.map(|id| async move { Ok::<_, Error>((id, self.find_schema(id).await?)) });
-        let found: Vec<_> = stream::iter(requests)
+        let results: Vec<_> = stream::iter(requests)
             .buffer_unordered(REQUESTS_MAX)
             .try_collect()
             .await?;
         let mut writers = WriterSchemas::default();
-        for (id, found) in found {
-            writers.insert(id, found);
+        for (id, results) in results {
+            writers.insert(id, results);
         }
         Ok(writers)
     }

@@ -28,7 +28,7 @@ use reqwest::{Method, StatusCode};
 use crate::archive::Archive;
 use crate::namespace::Namespace;
 pub use crate::options::S3Options;
-use crate::retry::{RetryPolicy, error_chain};
+use crate::retry::{RetryPolicy, format_error_chain};
 use crate::{Error, Result, Server, tls};
 
 const DEFAULT_REGION: &str = "us-east-1";
@@ -56,7 +56,7 @@ struct BucketResponse {
 }
 
 /// The error code in the text of a response.
-fn error_code(text: &str) -> &str {
+fn parse_error_code(text: &str) -> &str {
     let code = text.split_once("<Code>").map_or("", |(_, rest)| rest);
     code.split_once("</Code>").map_or("", |(code, _)| code)
 }
@@ -74,23 +74,28 @@ impl S3 {
             &options.endpoint
         };
         let server = format!("S3 at {endpoint}, bucket {bucket}");
-        let wrong = |why: &dyn std::fmt::Display| Error::broken(format!("using {server}"), why);
+        let options_error =
+            |reason: &dyn std::fmt::Display| Error::broken(format!("using {server}"), reason);
         let millis = Duration::from_millis;
-        let (connect, request) = (
+        let (connect_timeout, request_timeout) = (
             millis(options.connect_timeout_ms),
             millis(options.request_timeout_ms),
         );
-        let retry = millis(options.retry_timeout_ms);
-        let plain = options.endpoint.starts_with("http://");
+        let retry_timeout = millis(options.retry_timeout_ms);
+        let is_plain_http = options.endpoint.starts_with("http://");
         let mut client = ClientOptions::new()
-            .with_allow_http(plain)
-            .with_connect_timeout(connect)
-            .with_timeout(request);
-        let http = tls::http_client(&options.ca_file, &|error: reqwest::Error| wrong(&error))?
-            .connect_timeout(connect)
-            .timeout(request);
+            .with_allow_http(is_plain_http)
+            .with_connect_timeout(connect_timeout)
+            .with_timeout(request_timeout);
+        let http = tls::http_client_builder(&options.ca_file, &|error: reqwest::Error| {
+            options_error(&error)
+        })?
+        .connect_timeout(connect_timeout)
+        .timeout(request_timeout);
         if let Some(pem) = tls::read_certificates(&options.ca_file)? {
-            for trusted in Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))? {
+            for trusted in
+                Certificate::from_pem_bundle(&pem).map_err(|error| options_error(&error))?
+            {
                 client = client.with_root_certificate(trusted);
             }
         }
@@ -101,7 +106,7 @@ impl S3 {
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
                 max_retries: 100,
-                retry_timeout: retry,
+                retry_timeout,
             });
         if !options.endpoint.is_empty() {
             builder = builder.with_endpoint(&options.endpoint);
@@ -115,17 +120,23 @@ impl S3 {
             token: builder.get_config_value(&AmazonS3ConfigKey::Token),
         };
         let (id, secret) = (&options.access_key_id, options.secret_access_key.reveal());
-        if let Some(key) = key::resolve_key(id, secret, environment).map_err(|why| wrong(&why))? {
+        if let Some(key) =
+            key::resolve_key(id, secret, environment).map_err(|reason| options_error(&reason))?
+        {
             builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(key)));
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         Ok(Self {
             region: region.unwrap_or_default(),
-            store: Arc::new(builder.build().map_err(|error| wrong(&error))?),
-            prefix: Path::parse(&options.prefix).map_err(|error| wrong(&error))?,
+            store: Arc::new(builder.build().map_err(|error| options_error(&error))?),
+            prefix: Path::parse(&options.prefix).map_err(|error| options_error(&error))?,
             bucket,
-            http: http.build().map_err(|error| wrong(&error))?,
-            retry_policy: RetryPolicy::new(server, request, request + retry),
+            http: http.build().map_err(|error| options_error(&error))?,
+            retry_policy: RetryPolicy::new(
+                server,
+                request_timeout,
+                request_timeout + retry_timeout,
+            ),
         })
     }
 
@@ -139,7 +150,8 @@ impl S3 {
     /// Creates the bucket if it does not exist; returns whether it did.
     async fn create_bucket(&self, operation: &str) -> Result<bool> {
         let bucket = &self.bucket;
-        let refused = |why: String| Err(Error::broken(self.retry_policy.describe(operation), why));
+        let refused =
+            |reason: String| Err(Error::broken(self.retry_policy.describe(operation), reason));
         match self
             .send_bucket_request(operation, Method::HEAD, String::new())
             .await?
@@ -159,7 +171,7 @@ impl S3 {
             }
         }
         let BucketResponse { status, code } = self
-            .send_bucket_request(operation, Method::PUT, self.location_constraint())
+            .send_bucket_request(operation, Method::PUT, self.build_bucket_configuration())
             .await?;
         if status.is_success() {
             return Ok(true);
@@ -188,7 +200,7 @@ impl S3 {
     }
 
     /// The region of the new bucket. The first region must not be named.
-    fn location_constraint(&self) -> String {
+    fn build_bucket_configuration(&self) -> String {
         if self.region.is_empty() || self.region == DEFAULT_REGION {
             return String::new();
         }
@@ -215,20 +227,20 @@ impl S3 {
             .request(method, url.as_str())
             .header(CONTENT_LENGTH, body.len())
             .body(body);
-        let answer = request.send().await;
+        let response = request.send().await;
         // The URL contains a signature.
-        let answer = answer.map_err(|error| {
+        let response = response.map_err(|error| {
             self.retry_policy
-                .unavailable(operation, error_chain(&error.without_url()))
+                .unavailable(operation, format_error_chain(&error.without_url()))
         })?;
-        let status = answer.status();
+        let status = response.status();
         if status.is_server_error() {
             return Err(self.retry_policy.unavailable(operation, status));
         }
-        let text = answer.text().await.unwrap_or_default();
+        let text = response.text().await.unwrap_or_default();
         Ok(BucketResponse {
             status,
-            code: error_code(&text).to_owned(),
+            code: parse_error_code(&text).to_owned(),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Statements that administer applications.
 //!
-//! Each decision locks the counter of the application first, and then reads the state on which it depends.
+//! Each decision locks the counter of the application first, and then reads the state on which it
+//! depends.
 
 use schemas::entities::Application;
 
@@ -17,7 +18,7 @@ const ENFORCEMENT: &str = "enforcement";
 const OWNER: &str = "owner";
 
 /// Selects applications `p` with their usage.
-pub(super) const USAGES: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
+pub(super) const SELECT_USAGES: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
         CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, CAST(p.version AS SIGNED) AS version,
         CAST(coalesce(c.athletes, 0) AS SIGNED) AS connected,
         CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED) AS is_enforced
@@ -47,13 +48,14 @@ impl FromSqlRow for ApplicationUsage {
 }
 
 async fn fetch_usage(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<ApplicationUsage>> {
-    let statement = format!("{USAGES} WHERE p.id = ?");
+    let statement = format!("{SELECT_USAGES} WHERE p.id = ?");
     connection
         .fetch_optional(&statement, &[Value::Int(id)])
         .await
 }
 
-/// Locks the counter of an application until the commit, and reads its usage. Returns `None` if the application does not exist.
+/// Locks the counter of an application until the commit, and reads its usage. Returns `None` if the
+/// application does not exist.
 async fn lock_usage(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<ApplicationUsage>> {
     // Checked first, because locking would create a counter.
     if fetch_usage(connection, id).await?.is_none() {
@@ -63,8 +65,8 @@ async fn lock_usage(connection: &mut SqlConnection<'_>, id: i64) -> Sql<Option<A
     fetch_usage(connection, id).await
 }
 
-/// Changes an application. Call it within a write transaction. `token` is unique to the call: a retry after a lost response finds
-/// the audit record with this token.
+/// Changes an application. Call it within a write transaction. `token` is unique to the call: a
+/// retry after a lost response finds the audit record with this token.
 pub(crate) async fn change(
     connection: &mut SqlConnection<'_>,
     id: i64,
@@ -73,7 +75,7 @@ pub(crate) async fn change(
     now_ms: i64,
     token: &str,
 ) -> Sql<Option<ApplicationUsage>> {
-    let Some(before) = lock_usage(connection, id).await? else {
+    let Some(usage) = lock_usage(connection, id).await? else {
         return Ok(None);
     };
     let statement = "SELECT id FROM application_audit
@@ -82,14 +84,14 @@ pub(crate) async fn change(
     // An earlier attempt of this call committed.
     let committed: Option<i64> = connection.fetch_optional(statement, &values).await?;
     if committed.is_some() {
-        return Ok(Some(before));
+        return Ok(Some(usage));
     }
     let cause = Cause {
         by,
         request_id: None,
         token: Some(token),
     };
-    apply_change(connection, &before, change, &cause, now_ms).await?;
+    apply_change(connection, &usage, change, &cause, now_ms).await?;
     fetch_usage(connection, id).await
 }
 
@@ -117,8 +119,8 @@ async fn apply_change(
         connection
             .execute(statement, &[Value::Int(after), Value::Int(id)])
             .await?;
-        let changed = AuditedChange::Capacity { before, after };
-        record(connection, id, changed, cause, now_ms).await?;
+        let audited = AuditedChange::Capacity { before, after };
+        add_audit_record(connection, id, audited, cause, now_ms).await?;
         notices::reset_thresholds(connection, id, now_ms).await?;
     }
     let before = usage.is_enforced;
@@ -128,21 +130,21 @@ async fn apply_change(
             false => "INSERT INTO unlimited (application_id) VALUES (?)",
         };
         connection.execute(statement, &[Value::Int(id)]).await?;
-        let changed = AuditedChange::Enforcement { before, after };
-        record(connection, id, changed, cause, now_ms).await?;
+        let audited = AuditedChange::Enforcement { before, after };
+        add_audit_record(connection, id, audited, cause, now_ms).await?;
     }
     Ok(())
 }
 
-async fn record(
+async fn add_audit_record(
     connection: &mut SqlConnection<'_>,
     application: i64,
-    changed: AuditedChange,
+    change: AuditedChange,
     cause: &Cause<'_>,
     now_ms: i64,
 ) -> Sql<()> {
     let mut owners = None;
-    let (action, before, after) = match changed {
+    let (action, before, after) = match change {
         AuditedChange::Capacity { before, after } => (CAPACITY, before, after),
         AuditedChange::Enforcement { before, after } => {
             (ENFORCEMENT, i64::from(before), i64::from(after))
@@ -195,7 +197,7 @@ impl FromSqlRow for StoredApplication {
 }
 
 /// Reads applications, ascending. `ids` fit into one statement.
-pub(crate) async fn stored_applications(
+pub(crate) async fn fetch_stored_applications(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
 ) -> Sql<Vec<StoredApplication>> {
@@ -207,8 +209,8 @@ pub(crate) async fn stored_applications(
     connection.fetch_all(statement, &[Value::Ints(ids)]).await
 }
 
-/// Adds audit records of changes that ingested rows made to applications. `before` is the earlier result of
-/// [`stored_applications`].
+/// Adds audit records of changes that ingested rows made to applications. `before` is the earlier
+/// result of [`fetch_stored_applications`].
 pub(crate) async fn record_changes(
     connection: &mut SqlConnection<'_>,
     before: &[StoredApplication],
@@ -225,23 +227,23 @@ pub(crate) async fn record_changes(
         request_id: None,
         token: None,
     };
-    let after = stored_applications(connection, &ids).await?;
+    let after = fetch_stored_applications(connection, &ids).await?;
     for (before, after) in before.iter().zip(after) {
         let id = before.id;
         let owners = (parse_owner(&before.owner)?, parse_owner(&after.owner)?);
         if owners.0 != owners.1 {
-            let changed = AuditedChange::Owner {
+            let change = AuditedChange::Owner {
                 before: owners.0,
                 after: owners.1,
             };
-            record(connection, id, changed, &cause, now_ms).await?;
+            add_audit_record(connection, id, change, &cause, now_ms).await?;
         }
         if before.athlete_capacity != after.athlete_capacity {
-            let changed = AuditedChange::Capacity {
+            let change = AuditedChange::Capacity {
                 before: before.athlete_capacity,
                 after: after.athlete_capacity,
             };
-            record(connection, id, changed, &cause, now_ms).await?;
+            add_audit_record(connection, id, change, &cause, now_ms).await?;
             notices::reset_thresholds(connection, id, now_ms).await?;
         }
     }
@@ -288,8 +290,8 @@ impl FromSqlRow for AuditEntry {
     }
 }
 
-pub(super) const REQUESTS: &str = "SELECT id, application_id, athlete_capacity, asked_by, reason,
-        asked_at_ms, state, decided_by, answer, decided_at_ms, granted_capacity
+pub(super) const SELECT_REQUESTS: &str = "SELECT id, application_id, athlete_capacity, asked_by,
+        reason, asked_at_ms, state, decided_by, answer, decided_at_ms, granted_capacity
     FROM capacity_requests";
 
 impl FromSqlRow for CapacityRequest {
@@ -318,8 +320,8 @@ impl FromSqlRow for CapacityRequest {
     }
 }
 
-/// Adds a request for a higher capacity. Call it within a write transaction. `token` is unique to the call: a retry after a lost
-/// response finds the request with this token.
+/// Adds a request for a higher capacity. Call it within a write transaction. `token` is unique to
+/// the call: a retry after a lost response finds the request with this token.
 pub(crate) async fn request_capacity(
     connection: &mut SqlConnection<'_>,
     id: i64,
@@ -332,7 +334,7 @@ pub(crate) async fn request_capacity(
         return Ok(CapacityRequestOutcome::UnknownApplication);
     };
     // An earlier attempt of this call added the request. Its present state does not matter.
-    let statement = format!("{REQUESTS} WHERE application_id = ? AND request_token = ?");
+    let statement = format!("{SELECT_REQUESTS} WHERE application_id = ? AND request_token = ?");
     let values = [Value::Int(id), Value::Text(token)];
     if let Some(request) = connection.fetch_optional(&statement, &values).await? {
         return Ok(CapacityRequestOutcome::Created(request));
@@ -342,8 +344,8 @@ pub(crate) async fn request_capacity(
             athlete_capacity: usage.application.athlete_capacity,
         });
     }
-    if let Some(open) = fetch_open_request(connection, id).await? {
-        return Ok(CapacityRequestOutcome::AlreadyOpen(open));
+    if let Some(request) = fetch_open_request(connection, id).await? {
+        return Ok(CapacityRequestOutcome::AlreadyOpen(request));
     }
     let statement = "INSERT INTO capacity_requests
             (application_id, athlete_capacity, asked_by, reason, asked_at_ms, state, request_token)
@@ -358,8 +360,9 @@ pub(crate) async fn request_capacity(
         Value::Text(token),
     ];
     connection.execute(statement, &values).await?;
-    let made = fetch_open_request(connection, id).await?;
-    made.map(CapacityRequestOutcome::Created)
+    let created = fetch_open_request(connection, id).await?;
+    created
+        .map(CapacityRequestOutcome::Created)
         .ok_or(sqlx::Error::RowNotFound)
 }
 
@@ -368,7 +371,8 @@ async fn fetch_open_request(
     connection: &mut SqlConnection<'_>,
     id: i64,
 ) -> Sql<Option<CapacityRequest>> {
-    let statement = format!("{REQUESTS} WHERE application_id = ? AND state = ? ORDER BY id DESC");
+    let statement =
+        format!("{SELECT_REQUESTS} WHERE application_id = ? AND state = ? ORDER BY id DESC");
     let values = [Value::Int(id), Value::Text(RequestState::Open.name())];
     connection.fetch_optional(&statement, &values).await
 }
@@ -377,14 +381,14 @@ async fn fetch_request(
     connection: &mut SqlConnection<'_>,
     id: i64,
 ) -> Sql<Option<CapacityRequest>> {
-    let statement = format!("{REQUESTS} WHERE id = ?");
+    let statement = format!("{SELECT_REQUESTS} WHERE id = ?");
     connection
         .fetch_optional(&statement, &[Value::Int(id)])
         .await
 }
 
-/// Decides a request. Call it within a write transaction. `token` is unique to the call: a retry after a lost response finds the
-/// decision with this token.
+/// Decides a request. Call it within a write transaction. `token` is unique to the call: a retry
+/// after a lost response finds the decision with this token.
 pub(crate) async fn decide(
     connection: &mut SqlConnection<'_>,
     request_id: i64,
@@ -393,37 +397,34 @@ pub(crate) async fn decide(
     now_ms: i64,
     token: &str,
 ) -> Sql<DecisionOutcome> {
-    let Some(found) = fetch_request(connection, request_id).await? else {
+    let Some(request) = fetch_request(connection, request_id).await? else {
         return Ok(DecisionOutcome::Unknown);
     };
-    let id = found.application_id;
-    let Some(before) = lock_usage(connection, id).await? else {
+    let id = request.application_id;
+    let Some(usage) = lock_usage(connection, id).await? else {
         return Ok(DecisionOutcome::Unknown);
     };
     // Another call may have decided before the counter was locked.
-    let Some(found) = fetch_request(connection, request_id).await? else {
+    let Some(request) = fetch_request(connection, request_id).await? else {
         return Ok(DecisionOutcome::Unknown);
     };
-    if found.state != RequestState::Open {
+    if request.state != RequestState::Open {
         let statement = "SELECT id FROM capacity_requests WHERE id = ? AND decision_token = ?";
         let values = [Value::Int(request_id), Value::Text(token)];
         let committed: Option<i64> = connection.fetch_optional(statement, &values).await?;
         return Ok(match committed {
-            Some(_) => DecisionOutcome::Done {
-                request: found,
-                usage: before,
-            },
-            None => DecisionOutcome::AlreadyDecided(found),
+            Some(_) => DecisionOutcome::Done { request, usage },
+            None => DecisionOutcome::AlreadyDecided(request),
         });
     }
-    let athlete_capacity = before.application.athlete_capacity;
+    let athlete_capacity = usage.application.athlete_capacity;
     let (state, granted) = match decision {
         RequestDecision::Refuse => (RequestState::Refused, None),
         RequestDecision::Grant(Some(granted)) if granted < athlete_capacity => {
             return Ok(DecisionOutcome::WouldLower { athlete_capacity });
         }
         RequestDecision::Grant(granted) => {
-            let granted = granted.unwrap_or(found.athlete_capacity);
+            let granted = granted.unwrap_or(request.athlete_capacity);
             (RequestState::Granted, Some(granted.max(athlete_capacity)))
         }
     };
@@ -450,7 +451,7 @@ pub(crate) async fn decide(
         request_id: Some(request_id),
         token: None,
     };
-    apply_change(connection, &before, change, &cause, now_ms).await?;
+    apply_change(connection, &usage, change, &cause, now_ms).await?;
     match (
         fetch_request(connection, request_id).await?,
         fetch_usage(connection, id).await?,
@@ -461,7 +462,10 @@ pub(crate) async fn decide(
 }
 
 /// Returns the applications with connected athletes, ascending. `ids` fit into one statement.
-async fn with_connected_athletes(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<Vec<i64>> {
+async fn fetch_connected_applications(
+    connection: &mut SqlConnection<'_>,
+    ids: &[i64],
+) -> Sql<Vec<i64>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -470,20 +474,21 @@ async fn with_connected_athletes(connection: &mut SqlConnection<'_>, ids: &[i64]
     connection.fetch_all(statement, &[Value::Ints(ids)]).await
 }
 
-/// Writes notices of new applications whose athletes connected earlier, when the capacities were unknown.
+/// Writes notices of new applications whose athletes connected earlier, when the capacities were
+/// unknown.
 pub(crate) async fn write_notices_of_new(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
     now_ms: i64,
 ) -> Sql<()> {
-    for id in with_connected_athletes(connection, ids).await? {
+    for id in fetch_connected_applications(connection, ids).await? {
         notices::reset_thresholds(connection, id, now_ms).await?;
     }
     Ok(())
 }
 
 /// The ids of rows that are not stored, ascending.
-pub(crate) fn new_ids(stored: &[StoredApplication], rows: &[&Application]) -> Vec<i64> {
+pub(crate) fn find_new_ids(stored: &[StoredApplication], rows: &[&Application]) -> Vec<i64> {
     let is_new = |row: &&&Application| {
         let stored = stored.binary_search_by_key(&row.id, |application| application.id);
         stored.is_err()

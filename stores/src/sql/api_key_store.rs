@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
-use super::connection::{Value, bounded};
+use super::connection::{Value, to_sql_limit};
 use super::database::Database;
-use super::keys::KEYS;
+use super::keys::SELECT_KEYS;
 use super::pooled_connection::sql_call;
 use super::{keys, sqlite};
 use crate::Result;
@@ -17,8 +17,8 @@ use crate::keys::{AdminAction, ApiKey, ApiKeyRecord, Keys, RotateOutcome};
 #[cfg(feature = "sql")]
 use crate::namespace::Namespace;
 
-/// The API keys of an installation. On a server they have a separate connection pool, so that authentication does not wait for
-/// entities.
+/// The API keys of an installation. On a server they have a separate connection pool, so that
+/// authentication does not wait for entities.
 #[derive(Debug)]
 pub struct ApiKeyStore {
     database: Database,
@@ -27,7 +27,7 @@ pub struct ApiKeyStore {
 impl ApiKeyStore {
     /// Opens the keys of a data folder.
     pub(crate) async fn open_file(folder: &Path) -> Result<Self> {
-        let database = Database::file(folder, &sqlite::keys::KEYS).await?;
+        let database = Database::open_file(folder, &sqlite::keys::KEYS).await?;
         Ok(Self { database })
     }
 
@@ -36,7 +36,7 @@ impl ApiKeyStore {
     #[must_use]
     pub fn on_server(options: &SqlOptions, namespace: &Namespace) -> Self {
         Self {
-            database: Database::server(options, namespace),
+            database: Database::on_server(options, namespace),
         }
     }
 }
@@ -45,15 +45,15 @@ impl ApiKeyStore {
 impl Keys for ApiKeyStore {
     async fn has_keys(&self) -> Result<bool> {
         let statement = "SELECT number FROM api_keys ORDER BY number LIMIT 1";
-        let found: Vec<i64> = self
+        let numbers: Vec<i64> = self
             .database
             .fetch_all(keys::READING, statement, &[])
             .await?;
-        Ok(!found.is_empty())
+        Ok(!numbers.is_empty())
     }
 
     async fn key(&self, id: &str) -> Result<Option<ApiKeyRecord>> {
-        let call = sql_call!(connection => keys::key(connection, id));
+        let call = sql_call!(connection => keys::fetch_key(connection, id));
         self.database.read(keys::READING, call).await
     }
 
@@ -62,11 +62,11 @@ impl Keys for ApiKeyStore {
             None => "",
             Some(_) => "WHERE number < (SELECT number FROM api_keys WHERE id = ?)",
         };
-        let statement = format!("{KEYS} {condition} ORDER BY number DESC LIMIT ?");
-        let limit = Value::Int(bounded(limit));
+        let statement = format!("{SELECT_KEYS} {condition} ORDER BY number DESC LIMIT ?");
+        let limit = Value::Int(to_sql_limit(limit));
         let values: Vec<_> = before.map(Value::Text).into_iter().chain([limit]).collect();
-        let found = self.database.fetch_all(keys::READING, &statement, &values);
-        Ok(found
+        let records = self.database.fetch_all(keys::READING, &statement, &values);
+        Ok(records
             .await?
             .into_iter()
             .map(|record: ApiKeyRecord| record.key)
@@ -107,7 +107,7 @@ impl Keys for ApiKeyStore {
     async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<AdminAction>> {
         let statement = "SELECT number, at_ms, actor, action, target, detail FROM admin_actions
             WHERE number < ? ORDER BY number DESC LIMIT ?";
-        let values = [before.unwrap_or(i64::MAX), bounded(limit)].map(Value::Int);
+        let values = [before.unwrap_or(i64::MAX), to_sql_limit(limit)].map(Value::Int);
         self.database
             .fetch_all(keys::ACTIONS, statement, &values)
             .await

@@ -1,13 +1,14 @@
-//! The entity store's ports for applications: usage, audit log, capacity requests, notices and recounts.
+//! The entity store's ports for applications: usage, audit log, capacity requests, notices and
+//! recounts.
 
 use async_trait::async_trait;
 
-use super::admin::{REQUESTS, USAGES};
-use super::connection::{FromSqlRow, IDS_PER_STATEMENT, Value, ascending, bounded};
+use super::admin::{SELECT_REQUESTS, SELECT_USAGES};
+use super::connection::{FromSqlRow, IDS_PER_STATEMENT, Value, ascending, to_sql_limit};
 use super::entity_store::EntityStore;
-use super::notices::NOTICES;
+use super::notices::SELECT_NOTICES;
 use super::pooled_connection::sql_call;
-use super::recounts::COUNTABLES;
+use super::recounts::SELECT_COUNTED_APPLICATIONS;
 use super::{admin, expiry, notices, recounts};
 use crate::Result;
 use crate::admin::{
@@ -21,39 +22,41 @@ use crate::recounts::{CountedApplication, Recount, Recounts};
 const APPLICATIONS: &str = "reading applications";
 const RECOUNTS: &str = "reading recounts of connected athletes";
 
-/// A random token that marks the records of one call, so that a retry after a lost response recognizes its own commit.
-fn call_token() -> String {
+/// A random token that marks the records of one call, so that a retry after a lost response
+/// recognizes its own commit.
+fn new_call_token() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
 impl EntityStore {
-    /// Returns whether connected athletes are counted; false if an app replaced the table of authorizations.
+    /// Returns whether connected athletes are counted; false if an app replaced the table of
+    /// authorizations.
     async fn counts_connected(&self) -> Result<bool> {
         Ok(!self.database.open().await?.is_view("authorizations"))
     }
 
     /// Runs a `select` on applications `p` for some ids.
-    async fn applications_of<T: FromSqlRow>(
+    async fn fetch_applications_by_id<T: FromSqlRow>(
         &self,
         operation: &str,
         select: &str,
         ids: &[i64],
     ) -> Result<Vec<T>> {
         let statement = format!("{select} WHERE p.id IN ? ORDER BY p.id");
-        let mut found = Vec::with_capacity(ids.len());
+        let mut rows = Vec::with_capacity(ids.len());
         for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
             let values = [Value::Ints(ids)];
-            found.extend(
+            rows.extend(
                 self.database
                     .fetch_all(operation, &statement, &values)
                     .await?,
             );
         }
-        Ok(found)
+        Ok(rows)
     }
 
     /// Runs a `select` on applications `p`, ordered by id, for the first `limit` ids after `after`.
-    pub(super) async fn applications_after<T: FromSqlRow>(
+    pub(super) async fn fetch_applications_after<T: FromSqlRow>(
         &self,
         operation: &str,
         select: &str,
@@ -64,20 +67,26 @@ impl EntityStore {
             return Ok(Vec::new());
         };
         let statement = format!("{select} WHERE p.id >= ? ORDER BY p.id LIMIT ?");
-        let values = [from, bounded(limit)].map(Value::Int);
+        let values = [from, to_sql_limit(limit)].map(Value::Int);
         self.database
             .fetch_all(operation, &statement, &values)
             .await
     }
 
-    async fn with_counts(&self, usages: Vec<ApplicationUsage>) -> Result<Vec<ApplicationUsage>> {
+    /// Removes the numbers of connected athletes if they are not counted.
+    async fn hide_uncounted_usages(
+        &self,
+        usages: Vec<ApplicationUsage>,
+    ) -> Result<Vec<ApplicationUsage>> {
         let is_counted = self.counts_connected().await?;
         let usages = usages.into_iter();
-        Ok(usages.map(|usage| with_count(usage, is_counted)).collect())
+        Ok(usages
+            .map(|usage| hide_uncounted(usage, is_counted))
+            .collect())
     }
 }
 
-fn with_count(mut usage: ApplicationUsage, is_counted: bool) -> ApplicationUsage {
+fn hide_uncounted(mut usage: ApplicationUsage, is_counted: bool) -> ApplicationUsage {
     usage.connected = usage.connected.filter(|_| is_counted);
     usage
 }
@@ -85,13 +94,13 @@ fn with_count(mut usage: ApplicationUsage, is_counted: bool) -> ApplicationUsage
 #[async_trait]
 impl EntityAdmin for EntityStore {
     async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<ApplicationUsage>> {
-        let found = self.applications_after(APPLICATIONS, USAGES, after, limit);
-        self.with_counts(found.await?).await
+        let usages = self.fetch_applications_after(APPLICATIONS, SELECT_USAGES, after, limit);
+        self.hide_uncounted_usages(usages.await?).await
     }
 
     async fn usages_by_id(&self, ids: &[i64]) -> Result<Vec<ApplicationUsage>> {
-        let found = self.applications_of(APPLICATIONS, USAGES, ids);
-        self.with_counts(found.await?).await
+        let usages = self.fetch_applications_by_id(APPLICATIONS, SELECT_USAGES, ids);
+        self.hide_uncounted_usages(usages.await?).await
     }
 
     async fn change_application(
@@ -106,11 +115,11 @@ impl EntityAdmin for EntityStore {
         }
         let is_counted = self.counts_connected().await?;
         let operation = "changing an application";
-        let token = &call_token();
+        let token = &new_call_token();
         let call = sql_call!(connection =>
             admin::change(connection, application_id, change, by, now_ms, token));
         let changed = self.database.write(operation, call).await?;
-        Ok(changed.map(|usage| with_count(usage, is_counted)))
+        Ok(changed.map(|usage| hide_uncounted(usage, is_counted)))
     }
 
     async fn audit_entries(
@@ -125,7 +134,7 @@ impl EntityAdmin for EntityStore {
                 reason, request_id, owner_before, owner_after
             FROM application_audit WHERE application_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
         let before = before.unwrap_or(i64::MAX);
-        let values = [application_id, before, bounded(limit)].map(Value::Int);
+        let values = [application_id, before, to_sql_limit(limit)].map(Value::Int);
         self.database.fetch_all(operation, statement, &values).await
     }
 
@@ -137,7 +146,7 @@ impl EntityAdmin for EntityStore {
         now_ms: i64,
     ) -> Result<CapacityRequestOutcome> {
         let operation = "requesting a capacity";
-        let (id, token) = (application_id, &call_token());
+        let (id, token) = (application_id, &new_call_token());
         let call = sql_call!(connection =>
             admin::request_capacity(connection, id, athlete_capacity, by, now_ms, token));
         self.database.write(operation, call).await
@@ -149,7 +158,7 @@ impl EntityAdmin for EntityStore {
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<CapacityRequest>> {
-        let mut statement = format!("{REQUESTS} WHERE id < ?");
+        let mut statement = format!("{SELECT_REQUESTS} WHERE id < ?");
         let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
         if let Some(id) = filter.application_id {
             statement.push_str(" AND application_id = ?");
@@ -160,7 +169,7 @@ impl EntityAdmin for EntityStore {
             values.push(Value::Text(state.name()));
         }
         statement.push_str(" ORDER BY id DESC LIMIT ?");
-        values.push(Value::Int(bounded(limit)));
+        values.push(Value::Int(to_sql_limit(limit)));
         let operation = "reading capacity requests";
         self.database
             .fetch_all(operation, &statement, &values)
@@ -179,13 +188,13 @@ impl EntityAdmin for EntityStore {
         }
         let is_counted = self.counts_connected().await?;
         let operation = "deciding a capacity request";
-        let token = &call_token();
+        let token = &new_call_token();
         let call = sql_call!(connection =>
             admin::decide(connection, request_id, decision, by, now_ms, token));
         Ok(match self.database.write(operation, call).await? {
             DecisionOutcome::Done { request, usage } => DecisionOutcome::Done {
                 request,
-                usage: with_count(usage, is_counted),
+                usage: hide_uncounted(usage, is_counted),
             },
             other => other,
         })
@@ -200,14 +209,14 @@ impl Notices for EntityStore {
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<Notice>> {
-        let mut statement = format!("{NOTICES} WHERE n.id < ?");
+        let mut statement = format!("{SELECT_NOTICES} WHERE n.id < ?");
         let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
         if let Some(id) = application_id {
             statement.push_str(" AND n.application_id = ?");
             values.push(Value::Int(id));
         }
         statement.push_str(" ORDER BY n.id DESC LIMIT ?");
-        values.push(Value::Int(bounded(limit)));
+        values.push(Value::Int(to_sql_limit(limit)));
         (self.database)
             .fetch_all(notices::READING, &statement, &values)
             .await
@@ -218,10 +227,10 @@ impl Notices for EntityStore {
                 count(CASE WHEN next_try_ms <= ? AND claimed_until_ms <= ? THEN 1 END)
             FROM capacity_notices WHERE done = 0";
         let values = [Value::Int(now_ms); 2];
-        let found = self
+        let counts = self
             .database
             .fetch_all(notices::READING, statement, &values);
-        let (all, due): (i64, i64) = found.await?.first().copied().unwrap_or_default();
+        let (all, due): (i64, i64) = counts.await?.first().copied().unwrap_or_default();
         Ok(PendingCount {
             all: all.unsigned_abs(),
             due: due.unsigned_abs(),
@@ -255,17 +264,20 @@ impl Notices for EntityStore {
 #[async_trait]
 impl RecordExpiry for EntityStore {
     async fn count_expired(&self, kind: ExpiringRecords, before_ms: i64) -> Result<ExpiryCount> {
-        let (statement, values) = (expiry::count_statement(kind), [Value::Int(before_ms); 2]);
-        let found = self
+        let (statement, values) = (
+            expiry::build_count_statement(kind),
+            [Value::Int(before_ms); 2],
+        );
+        let counts = self
             .database
             .fetch_all(expiry::COUNTING, &statement, &values);
-        let counts: Option<(i64, Option<i64>, i64, i64)> = found.await?.pop();
-        let (all, oldest_ms, aged, needed) = counts.unwrap_or_default();
+        let counts: Option<(i64, Option<i64>, i64, i64)> = counts.await?.pop();
+        let (total, oldest_ms, expired, retained) = counts.unwrap_or_default();
         Ok(ExpiryCount {
-            total: all.unsigned_abs(),
+            total: total.unsigned_abs(),
             oldest_ms,
-            expired: aged.unsigned_abs(),
-            retained: needed.unsigned_abs(),
+            expired: expired.unsigned_abs(),
+            retained: retained.unsigned_abs(),
         })
     }
 
@@ -288,7 +300,7 @@ impl Recounts for EntityStore {
         &self,
         application_ids: &[i64],
     ) -> Result<Vec<CountedApplication>> {
-        self.applications_of(RECOUNTS, COUNTABLES, application_ids)
+        self.fetch_applications_by_id(RECOUNTS, SELECT_COUNTED_APPLICATIONS, application_ids)
             .await
     }
 
@@ -297,21 +309,21 @@ impl Recounts for EntityStore {
         after: Option<i64>,
         limit: usize,
     ) -> Result<Vec<CountedApplication>> {
-        self.applications_after(RECOUNTS, COUNTABLES, after, limit)
+        self.fetch_applications_after(RECOUNTS, SELECT_COUNTED_APPLICATIONS, after, limit)
             .await
     }
 
     async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
         let ids = ascending(application_ids.iter().copied());
-        let mut found = Vec::with_capacity(ids.len());
+        let mut recounts = Vec::with_capacity(ids.len());
         for ids in ids.chunks(IDS_PER_STATEMENT) {
             let operation = "recounting the athletes of applications";
             let draw = sql_call!(connection => recounts::draw_tickets(connection, ids));
             let tickets = &self.database.write(operation, draw).await?;
             let count = sql_call!(connection => recounts::recount(connection, tickets, now_ms));
-            found.extend(self.database.read(operation, count).await?);
+            recounts.extend(self.database.read(operation, count).await?);
         }
-        Ok(found)
+        Ok(recounts)
     }
 
     async fn record_recounts(&self, recounts: &[Recount]) -> Result<()> {

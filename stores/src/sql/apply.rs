@@ -1,11 +1,13 @@
 //! Applies rows of all kinds within one transaction.
 //!
-//! Rows that can be rejected, or whose change touches groups, are read first. `decide` compares them with the new ones. Then new
-//! rows are inserted and known rows updated. For the other kinds, the database compares the versions.
+//! Rows that can be rejected, or whose change touches groups, are read first. `decide` compares
+//! them with the new ones. Then new rows are inserted and known rows updated. For the other kinds,
+//! the database compares the versions.
 //!
-//! On a server, the stored rows are locked in the order of their ids. A concurrent insert of the same id fails the whole call,
-//! which is then retried. Locks have one order: counters of applications, buckets of athletes, efforts, athletes, authorizations,
-//! the rest; further counters only if they are free (`deleted_athletes`). The server aborts one of two transactions that still
+//! On a server, the stored rows are locked in the order of their ids. A concurrent insert of the
+//! same id fails the whole call, which is then retried. Locks have one order: counters of
+//! applications, buckets of athletes, efforts, athletes, authorizations, the rest; further counters
+//! only if they are free (`deleted_athletes`). The server aborts one of two transactions that still
 //! deadlock, and that call is retried. In a file, writers exclude each other.
 
 use std::collections::HashMap;
@@ -20,8 +22,8 @@ use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, a
 use super::decide::{ChangedAthletes, KnownRow, RowsToWrite, Versioned, VisibleAthlete};
 use super::decode::GroupedSource;
 use super::deleted_athletes;
-use super::outbox::{Touched, enqueue_notifications, lock_athletes};
-use super::rows::{Conflict, Rows};
+use super::outbox::{TouchedGroups, enqueue_notifications, lock_athletes};
+use super::rows::{Conflict, TableRows};
 use super::sqlite;
 use super::write::write;
 use crate::entities::ApplyOutcome;
@@ -46,8 +48,8 @@ impl<'a> RowsByKind<'a> {
     ) -> Self {
         let mut kinds = Self::default();
         for (index, row) in rows.iter().enumerate() {
-            if let Some(why) = unstorable(connection, row) {
-                rejected.push((index, why));
+            if let Some(reason) = find_unstorable(connection, row) {
+                rejected.push((index, reason));
                 continue;
             }
             match row {
@@ -64,7 +66,7 @@ impl<'a> RowsByKind<'a> {
 }
 
 /// Why a row cannot be stored: PostgreSQL does not support U+0000 in text.
-fn unstorable(connection: &SqlConnection<'_>, row: &Entity) -> Option<String> {
+fn find_unstorable(connection: &SqlConnection<'_>, row: &Entity) -> Option<String> {
     if connection.dialect() != Dialect::Postgres {
         return None;
     }
@@ -95,8 +97,8 @@ pub(crate) async fn apply(
     let applications = newest_rows(&kinds.applications, |row| (row.id, 0), |row| row.version);
     let connecting = kinds.authorizations.iter();
     let connecting = connecting.map(|(_, row)| row.application_id);
-    // Also locks counters of unchanged applications, because another transaction may be changing the capacity or connecting an
-    // athlete.
+    // Also locks counters of unchanged applications, because another transaction may be changing
+    // the capacity or connecting an athlete.
     let changing = applications.iter().map(|row| row.id);
     lock_counters(connection, connecting.chain(changing)).await?;
     let changed = kinds.athletes.iter().map(|(_, row)| row.id);
@@ -107,13 +109,14 @@ pub(crate) async fn apply(
     } else {
         lock_athletes(connection, changed.chain(with_efforts), true).await?;
     }
-    let mut touched = Touched {
+    let mut touched = TouchedGroups {
         efforts: write_efforts(connection, &kinds.efforts, &mut rejected).await?,
-        ..Touched::default()
+        ..TouchedGroups::default()
     };
     let athletes = write_athletes(connection, &kinds.athletes).await?;
     touched.athletes = athletes.visible;
-    // Authorizations are written after their athletes, so their counters see which athletes are deleted.
+    // Authorizations are written after their athletes, so their counters see which athletes are
+    // deleted.
     let changed_pairs = deleted_athletes::update_written_athletes(
         connection,
         &athletes.deleted_or_restored,
@@ -127,11 +130,11 @@ pub(crate) async fn apply(
     touched.authorizations = ascending(changed.into_iter().chain(changed_pairs));
     let id = |row: &Membership| (row.club_id, row.athlete_id);
     let memberships = newest_rows(&kinds.memberships, id, |row| row.version);
-    let memberships = Rows::memberships(&memberships);
+    let memberships = TableRows::memberships(&memberships);
     write(connection, &memberships, Conflict::Newer).await?;
     let id = |row: &Follow| (row.follower_id, row.followed_id);
     let follows = newest_rows(&kinds.follows, id, |row| row.version);
-    write(connection, &Rows::follows(&follows), Conflict::Newer).await?;
+    write(connection, &TableRows::follows(&follows), Conflict::Newer).await?;
     write_applications(connection, &applications, actor, now_ms).await?;
     let (notifications, more_pending) = enqueue_notifications(connection, touched, now_ms).await?;
     rejected.sort_unstable();
@@ -144,8 +147,8 @@ pub(crate) async fn apply(
     })
 }
 
-/// Writes applications whose counters are locked. Adds audit records of changed owners and capacities, and notices of reached
-/// thresholds.
+/// Writes applications whose counters are locked. Adds audit records of changed owners and
+/// capacities, and notices of reached thresholds.
 async fn write_applications(
     connection: &mut SqlConnection<'_>,
     rows: &[&Application],
@@ -154,10 +157,10 @@ async fn write_applications(
 ) -> Sql<()> {
     for rows in rows.chunks(IDS_PER_STATEMENT) {
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        let before = admin::stored_applications(connection, &ids).await?;
-        write(connection, &Rows::applications(rows), Conflict::Newer).await?;
+        let before = admin::fetch_stored_applications(connection, &ids).await?;
+        write(connection, &TableRows::applications(rows), Conflict::Newer).await?;
         admin::record_changes(connection, &before, actor, now_ms).await?;
-        let new_ids = admin::new_ids(&before, rows);
+        let new_ids = admin::find_new_ids(&before, rows);
         admin::write_notices_of_new(connection, &new_ids, now_ms).await?;
     }
     Ok(())
@@ -182,7 +185,7 @@ fn newest_rows<'a, T>(
 async fn write_rows<T: Versioned>(
     connection: &mut SqlConnection<'_>,
     to_write: &mut RowsToWrite<'_, T>,
-    columns: impl Fn(&[&T]) -> Rows,
+    columns: impl Fn(&[&T]) -> TableRows,
 ) -> Sql<Vec<Group>> {
     if connection.has_exclusive_writes() {
         // Sorted by group, so that adjacent entries of the index of groups are written together.
@@ -207,7 +210,7 @@ async fn write_efforts(
 ) -> Sql<Vec<Group>> {
     let stored = lock_stored_rows(connection, GroupedSource::Efforts, rows).await?;
     let mut to_write = RowsToWrite::new(rows, stored, rejected);
-    let touched = write_rows(connection, &mut to_write, Rows::efforts).await?;
+    let touched = write_rows(connection, &mut to_write, TableRows::efforts).await?;
     if let Some(connection) = connection.as_sqlite() {
         let new = to_write.groups(|row| to_write.is_new(row));
         sqlite::add_segments(connection, &new).await?;
@@ -223,7 +226,7 @@ async fn write_authorizations(
 ) -> Sql<Vec<Group>> {
     let stored = lock_stored_rows(connection, GroupedSource::Authorizations, rows).await?;
     let mut to_write = RowsToWrite::new(rows, stored, rejected);
-    write_rows(connection, &mut to_write, Rows::authorizations).await
+    write_rows(connection, &mut to_write, TableRows::authorizations).await
 }
 
 /// Writes athletes, and returns which changed.
@@ -239,7 +242,7 @@ async fn write_athletes(
                         ORDER BY athlete_id FOR UPDATE";
     let mut known = HashMap::with_capacity(rows.len());
     let mut before = HashMap::with_capacity(rows.len());
-    for ids in ids(rows).chunks(IDS_PER_STATEMENT) {
+    for ids in collect_ids(rows).chunks(IDS_PER_STATEMENT) {
         let stored: Vec<Stored> = connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
         for (id, version, gender, birth_year, weight_kg, is_deleted) in stored {
             known.insert(id, KnownRow::stored(None, version));
@@ -261,7 +264,7 @@ async fn write_athletes(
         }
     }
     let mut to_write = RowsToWrite::new(rows, known, &mut Vec::new());
-    write_rows(connection, &mut to_write, Rows::athletes).await?;
+    write_rows(connection, &mut to_write, TableRows::athletes).await?;
     update_disqualified(connection, &to_write.rows, &before).await?;
     Ok(ChangedAthletes::new(&to_write.rows, before))
 }
@@ -270,15 +273,15 @@ async fn write_athletes(
 async fn update_disqualified(
     connection: &mut SqlConnection<'_>,
     rows: &[&Athlete],
-    before: &HashMap<i64, VisibleAthlete>,
+    known: &HashMap<i64, VisibleAthlete>,
 ) -> Sql<()> {
     let was_disqualified =
-        |row: &Athlete| (before.get(&row.id)).is_some_and(|before| before.is_disqualified);
+        |row: &Athlete| (known.get(&row.id)).is_some_and(|known| known.is_disqualified);
     let rows = rows.iter().copied();
     let changed = rows.filter(|row| row.is_disqualified != was_disqualified(row));
     let (added, removed): (Vec<&Athlete>, Vec<&Athlete>) =
         changed.partition(|row| row.is_disqualified);
-    write(connection, &Rows::disqualified(&added), Conflict::Fail).await?;
+    write(connection, &TableRows::disqualified(&added), Conflict::Fail).await?;
     let removed: Vec<i64> = removed.iter().map(|row| row.id).collect();
     for ids in removed.chunks(IDS_PER_STATEMENT) {
         let statement = "DELETE FROM disqualified WHERE athlete_id IN ?";
@@ -287,7 +290,7 @@ async fn update_disqualified(
     Ok(())
 }
 
-fn ids<T: Versioned>(rows: &[(usize, &T)]) -> Vec<i64> {
+fn collect_ids<T: Versioned>(rows: &[(usize, &T)]) -> Vec<i64> {
     ascending(rows.iter().map(|(_, row)| row.id()))
 }
 
@@ -298,11 +301,11 @@ async fn lock_stored_rows<T: Versioned>(
 ) -> Sql<HashMap<i64, KnownRow>> {
     let statement = format!(
         "SELECT id, {key}, athlete_id, version FROM {table} WHERE id IN ? ORDER BY id FOR UPDATE",
-        key = source.key(),
+        key = source.key_column(),
         table = source.table(),
     );
     let mut known = HashMap::with_capacity(rows.len());
-    for ids in ids(rows).chunks(IDS_PER_STATEMENT) {
+    for ids in collect_ids(rows).chunks(IDS_PER_STATEMENT) {
         let stored: Vec<(i64, i64, i64, i64)> = connection
             .fetch_all(&statement, &[Value::Ints(ids)])
             .await?;

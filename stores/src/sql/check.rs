@@ -1,7 +1,7 @@
 //! Creates and upgrades the schema, and diagnoses problems.
 //!
-//! Migrations are numbered files. The table `_sqlx_migrations` of the schema contains their checksums. Only `migrate` applies
-//! them, under a lock.
+//! Migrations are numbered files. The table `_sqlx_migrations` of the schema contains their
+//! checksums. Only `migrate` applies them, under a lock.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -34,7 +34,8 @@ const COUNTING: &str = "recounting connected athletes";
 /// Upper limit of the applications with wrong counters that a message names.
 const LISTED_APPLICATIONS_MAX: i64 = 10;
 
-/// The tables with one of their columns, and the columns that an insert writes: all, unless the server assigns some.
+/// The tables with one of their columns, and the columns that an insert writes: all, unless the
+/// server assigns some.
 const TABLES: [(&str, &str, &str); 17] = [
     ("efforts", "version", "*"),
     ("athletes", "version", "*"),
@@ -75,7 +76,7 @@ const TABLES: [(&str, &str, &str); 17] = [
     ("names", "name", "*"),
 ];
 
-fn migrations(server: SqlServer) -> Vec<Migration> {
+fn list_migrations(server: SqlServer) -> Vec<Migration> {
     let files: &'static [migration::Migration] = match server {
         #[cfg(feature = "postgres")]
         SqlServer::Postgres => postgres::MIGRATIONS,
@@ -95,13 +96,13 @@ fn migrations(server: SqlServer) -> Vec<Migration> {
 /// An applied migration: its number, its checksum and whether it succeeded.
 type AppliedRow = (i64, Vec<u8>, bool);
 
-async fn applied_migrations(connection: &mut SqlConnection<'_>) -> Sql<Vec<AppliedRow>> {
+async fn fetch_applied_migrations(connection: &mut SqlConnection<'_>) -> Sql<Vec<AppliedRow>> {
     let statement = "SELECT version, checksum, success FROM _sqlx_migrations ORDER BY version";
     connection.fetch_all(statement, &[]).await
 }
 
 /// Returns why the schema is unusable for this program, if it is.
-fn schema_problem(known: &[Migration], applied: &[AppliedRow]) -> Option<String> {
+fn find_schema_problem(known: &[Migration], applied: &[AppliedRow]) -> Option<String> {
     for (number, checksum, has_succeeded) in applied {
         let Some(known) = known.iter().find(|known| known.version == *number) else {
             return Some(format!(
@@ -137,13 +138,16 @@ pub(crate) async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<
 
 /// Checks that the schema is usable, and returns the tables that are views.
 async fn check_usable(server: &Server) -> Result<BTreeSet<String>> {
-    let known = migrations(server.options.server);
+    let known = list_migrations(server.options.server);
     let (applied, views, problems) = server
         .read(OPENING, sql_call!(connection => read_state(connection)))
         .await?;
     let view_problem = (!problems.is_empty()).then(|| problems.join("; "));
-    if let Some(why) = schema_problem(&known, &applied).or(view_problem) {
-        return Err(Error::broken(format!("{OPENING} ({})", server.name()), why));
+    if let Some(problem) = find_schema_problem(&known, &applied).or(view_problem) {
+        return Err(Error::broken(
+            format!("{OPENING} ({})", server.name()),
+            problem,
+        ));
     }
     Ok(views)
 }
@@ -152,25 +156,26 @@ async fn check_usable(server: &Server) -> Result<BTreeSet<String>> {
 async fn read_state(
     connection: &mut SqlConnection<'_>,
 ) -> Sql<(Vec<AppliedRow>, BTreeSet<String>, Vec<String>)> {
-    let applied = applied_migrations(connection).await?;
+    let applied = fetch_applied_migrations(connection).await?;
     let (views, problems) = view_columns::check_views(connection).await?;
     Ok((applied, views, problems))
 }
 
 /// Upgrades the schema, and returns whether anything changed.
 pub(crate) async fn migrate(server: &Server) -> Result<bool> {
-    let known = migrations(server.options.server);
+    let known = list_migrations(server.options.server);
     let mut owned = server
         .retry(MIGRATING, || server.connect(ConnectionPurpose::Migrate))
         .await?;
     let migrate = async {
         create_schema(&mut owned, &server.schema).await?;
-        let before = applied_migrations(&mut owned.borrow())
-            .await
-            .map_or(0, |rows| {
-                let succeeded = rows.iter().filter(|(.., has_succeeded)| *has_succeeded);
-                succeeded.count()
-            });
+        let applied_before =
+            fetch_applied_migrations(&mut owned.borrow())
+                .await
+                .map_or(0, |rows| {
+                    let succeeded = rows.iter().filter(|(.., has_succeeded)| *has_succeeded);
+                    succeeded.count()
+                });
         let migrator = Migrator::with_migrations(known.clone());
         match &mut owned {
             #[cfg(feature = "postgres")]
@@ -185,7 +190,7 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
                 migrator.run_direct(None, connection, false).await?;
             }
         }
-        Ok(before < known.len())
+        Ok(applied_before < known.len())
     };
     let outcome = with_timeout(MIGRATE_TIMEOUT, async { Ok(migrate.await) }).await;
     let outcome: std::result::Result<bool, MigrateError> = outcome
@@ -205,7 +210,8 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
     })
 }
 
-/// Creates the schema if it does not exist. If two processes do so at once, one fails and then finds the schema.
+/// Creates the schema if it does not exist. If two processes do so at once, one fails and then
+/// finds the schema.
 async fn create_schema(owned: &mut OwnedConnection, schema: &str) -> Sql<()> {
     let statement = match owned {
         #[cfg(feature = "postgres")]
@@ -221,7 +227,7 @@ async fn create_schema(owned: &mut OwnedConnection, schema: &str) -> Sql<()> {
         Err(error) if classify(&error) == ErrorClass::Retryable => {
             connection.execute_raw(&statement).await
         }
-        done => done,
+        outcome => outcome,
     }
 }
 
@@ -245,10 +251,10 @@ pub(crate) async fn diagnose(server: &Server) -> Result<Vec<String>> {
             OwnedConnection::MySql(connection) => mysql::diagnose(connection).await?,
         };
         let mut connection = owned.borrow();
-        match applied_migrations(&mut connection).await {
+        match fetch_applied_migrations(&mut connection).await {
             Ok(applied) => {
-                let problem = schema_problem(&migrations(server.options.server), &applied);
-                if let Some(problem) = problem {
+                let known = list_migrations(server.options.server);
+                if let Some(problem) = find_schema_problem(&known, &applied) {
                     // The migrations may solve the other problems.
                     problems.push(problem);
                     return Ok(problems);
@@ -269,7 +275,7 @@ pub(crate) async fn diagnose(server: &Server) -> Result<Vec<String>> {
         problems.extend(find_missing_rights(&mut connection, &views).await?);
         // Explaining a query requires the rights to run it.
         if problems.is_empty() {
-            problems.extend(view_columns::unindexed_views(&mut owned, &views).await?);
+            problems.extend(view_columns::find_unindexed_views(&mut owned, &views).await?);
         }
         if problems.is_empty() && !views.contains("authorizations") {
             problems.extend(check_counters(&mut owned.borrow(), wait / 2).await?);
@@ -283,8 +289,8 @@ pub(crate) async fn diagnose(server: &Server) -> Result<Vec<String>> {
     }
 }
 
-/// Reports wrong counters of connected athletes. Reports nothing if the comparison exceeds `wait`, which may happen with very many
-/// authorizations.
+/// Reports wrong counters of connected athletes. Reports nothing if the comparison exceeds `wait`,
+/// which may happen with very many authorizations.
 async fn check_counters(connection: &mut SqlConnection<'_>, wait: Duration) -> Sql<Option<String>> {
     let comparison = counters::find_differing(connection, LISTED_APPLICATIONS_MAX);
     let differing = match timeout(wait, comparison).await {

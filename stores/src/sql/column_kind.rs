@@ -1,6 +1,6 @@
 //! The kinds of values that a column of an app's view must represent.
 
-use super::rows::Column;
+use super::rows::ColumnValues;
 
 /// The required type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +16,13 @@ pub(crate) enum ColumnKind {
 }
 
 impl ColumnKind {
-    pub(super) fn from_column(name: &str, column: &Column) -> Self {
+    pub(super) fn from_column(name: &str, column: &ColumnValues) -> Self {
         match column {
-            Column::Ints(_) if name.ends_with("_us") => Self::TimestampUs,
-            Column::Ints(_) => Self::Integer,
-            Column::Floats(_) => Self::Fraction,
-            Column::Texts(_) => Self::Text,
-            Column::Booleans(_) => Self::Boolean,
+            ColumnValues::Ints(_) if name.ends_with("_us") => Self::TimestampUs,
+            ColumnValues::Ints(_) => Self::Integer,
+            ColumnValues::Floats(_) => Self::Fraction,
+            ColumnValues::Texts(_) => Self::Text,
+            ColumnValues::Booleans(_) => Self::Boolean,
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Connects athletes to applications, and disconnects them.
 //!
-//! `connections` counts the unrevoked authorizations of each pair. `connected` counts for each application the pairs with such an
-//! authorization and an athlete who is not deleted. Triggers maintain both. On a server, a transaction locks the row of
-//! `connected` before it changes authorizations of an application, so concurrent connections are decided one after the other.
+//! `connections` counts the unrevoked authorizations of each pair. `connected` counts for each
+//! application the pairs with such an authorization and an athlete who is not deleted. Triggers
+//! maintain both. On a server, a transaction locks the row of `connected` before it changes
+//! authorizations of an application, so concurrent connections are decided one after the other.
 
 use schemas::entities::{Application, Authorization, Group};
 
 use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
-use super::outbox::{Touched, enqueue_notifications};
-use super::rows::{Conflict, Rows};
+use super::outbox::{TouchedGroups, enqueue_notifications};
+use super::rows::{Conflict, TableRows};
 use super::write::write;
 use crate::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
 
@@ -18,16 +19,16 @@ pub(super) const US_PER_MS: i64 = 1000;
 const ID_BITS: u32 = 53;
 
 /// Selects applications `p`.
-pub(crate) const APPLICATIONS: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
+pub(crate) const SELECT_APPLICATIONS: &str = "SELECT CAST(p.id AS SIGNED) AS id, p.name, p.owner,
         CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, CAST(p.version AS SIGNED) AS version
     FROM applications p";
 
 async fn has_application(connection: &mut SqlConnection<'_>, id: i64) -> Sql<bool> {
-    let statement = format!("{APPLICATIONS} WHERE p.id = ?");
-    let found: Option<Application> = connection
+    let statement = format!("{SELECT_APPLICATIONS} WHERE p.id = ?");
+    let application: Option<Application> = connection
         .fetch_optional(&statement, &[Value::Int(id)])
         .await?;
-    Ok(found.is_some())
+    Ok(application.is_some())
 }
 
 /// Locks the counters of applications until the commit. Creates missing ones.
@@ -47,20 +48,21 @@ pub(crate) async fn lock_counters(
         }
         let is_missing = |id: &i64| existing.binary_search(id).is_err();
         let missing: Vec<i64> = ids.iter().copied().filter(is_missing).collect();
-        write(connection, &Rows::counters(&missing), Conflict::Keep).await?;
+        write(connection, &TableRows::counters(&missing), Conflict::Keep).await?;
         let _locked: Vec<i64> = connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
     }
     Ok(())
 }
 
 /// A random id for an authorization. Collisions are unlikely.
-pub(crate) fn random_id() -> i64 {
+pub(crate) fn generate_id() -> i64 {
     let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
     (random % (1 << ID_BITS)).max(1).cast_signed()
 }
 
-/// Connects an athlete by a new authorization with the given id. Call it within a write transaction. A retry after a lost
-/// response finds the authorization with this id and returns the same outcome.
+/// Connects an athlete by a new authorization with the given id. Call it within a write
+/// transaction. A retry after a lost response finds the authorization with this id and returns the
+/// same outcome.
 pub(crate) async fn authorize(
     connection: &mut SqlConnection<'_>,
     pair: Group,
@@ -91,9 +93,9 @@ pub(crate) async fn authorize(
         athlete,
         application,
     ];
-    let found: Option<(i64, i64, i64, i64, i64, i64)> =
+    let row: Option<(i64, i64, i64, i64, i64, i64)> =
         connection.fetch_optional(statement, &values).await?;
-    let Some((capacity, connected, existing, committed, deleted, unlimited)) = found else {
+    let Some((capacity, connected, existing, committed, deleted, unlimited)) = row else {
         return Ok(AuthorizeOutcome::UnknownApplication);
     };
     // An earlier attempt of this call committed.
@@ -121,14 +123,14 @@ pub(crate) async fn authorize(
         revoked_at_us: None,
         version: 0,
     };
-    let new = Rows::authorizations(&[&authorization]);
+    let new = TableRows::authorizations(&[&authorization]);
     write(connection, &new, Conflict::Fail).await?;
     let notification = enqueue_pair(connection, pair, now_ms).await?;
     Ok(AuthorizeOutcome::New { id, notification })
 }
 
-/// Disconnects an athlete. Call it within a write transaction. A retry after a lost response does not revoke authorizations that
-/// were created after `created_max_us`.
+/// Disconnects an athlete. Call it within a write transaction. A retry after a lost response does
+/// not revoke authorizations that were created after `created_max_us`.
 pub(crate) async fn revoke(
     connection: &mut SqlConnection<'_>,
     pair: Group,
@@ -159,9 +161,9 @@ async fn enqueue_pair(
     pair: Group,
     now_ms: i64,
 ) -> Sql<Notification> {
-    let touched = Touched {
+    let touched = TouchedGroups {
         authorizations: vec![pair],
-        ..Touched::default()
+        ..TouchedGroups::default()
     };
     let (notifications, _) = enqueue_notifications(connection, touched, now_ms).await?;
     let notification = notifications.into_iter().next();

@@ -1,7 +1,8 @@
 //! Connections, and statements in a common dialect.
 //!
-//! A statement has a `?` for each value; a list of integers follows `IN`. The common dialect has `CAST(… AS SIGNED)` and
-//! `FOR UPDATE`; [`SqlConnection`] translates both for each database. Other differences are in the modules of the dialects.
+//! A statement has a `?` for each value; a list of integers follows `IN`. The common dialect has
+//! `CAST(… AS SIGNED)` and `FOR UPDATE`; [`SqlConnection`] translates both for each database. Other
+//! differences are in the modules of the dialects.
 
 use std::error::Error as StdError;
 #[cfg(feature = "sql")]
@@ -21,8 +22,8 @@ pub(crate) type Sql<T> = Result<T, sqlx::Error>;
 pub(crate) const IDS_PER_STATEMENT: usize = 8192;
 
 /// The error for a stored value that cannot be decoded.
-pub(crate) fn decode_error(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
-    sqlx::Error::Decode(why.into())
+pub(crate) fn decode_error(reason: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(reason.into())
 }
 
 /// A parameter of a statement.
@@ -57,7 +58,7 @@ pub(crate) enum SqlRow<'r> {
 impl SqlRow<'_> {
     /// The value of a column.
     pub(crate) fn get<T: SqlValue>(&self, column: &str) -> Sql<T> {
-        T::by_name(self, column)
+        T::read_by_name(self, column)
     }
 }
 
@@ -68,8 +69,8 @@ pub(crate) trait FromSqlRow: Sized + Send {
 
 /// A value type that every database supports.
 pub(crate) trait SqlValue: Sized + Send {
-    fn by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self>;
-    fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self>;
+    fn read_by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self>;
+    fn read_by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self>;
 }
 
 macro_rules! read_value {
@@ -87,11 +88,11 @@ macro_rules! read_value {
 macro_rules! sql_values {
     ($($value:ty),+) => {$(
         impl SqlValue for $value {
-            fn by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self> {
+            fn read_by_name(row: &SqlRow<'_>, column: &str) -> Sql<Self> {
                 read_value!(row, column)
             }
 
-            fn by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self> {
+            fn read_by_position(row: &SqlRow<'_>, column: usize) -> Sql<Self> {
                 read_value!(row, column)
             }
         }
@@ -104,7 +105,7 @@ sql_values!(Option<i64>, Option<f64>, Option<String>);
 /// A row of one column.
 impl<T: SqlValue> FromSqlRow for T {
     fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
-        T::by_position(row, 0)
+        T::read_by_position(row, 0)
     }
 }
 
@@ -112,7 +113,7 @@ macro_rules! sql_tuple {
     ($($position:literal $value:ident),+) => {
         impl<$($value: SqlValue),+> FromSqlRow for ($($value,)+) {
             fn from_row(row: &SqlRow<'_>) -> Sql<Self> {
-                Ok(($($value::by_position(row, $position)?,)+))
+                Ok(($($value::read_by_position(row, $position)?,)+))
             }
         }
     };
@@ -166,7 +167,8 @@ impl SqlConnection<'_> {
         })
     }
 
-    /// Returns all rows of a result. Decodes them as they arrive, because the driver's rows are larger.
+    /// Returns all rows of a result. Decodes them as they arrive, because the driver's rows are
+    /// larger.
     pub(crate) async fn fetch_all<T: FromSqlRow>(
         &mut self,
         statement: &str,
@@ -241,26 +243,27 @@ impl SqlConnection<'_> {
 #[cfg(feature = "postgres")]
 fn postgres_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, PgArguments)> {
     let statement = statement.replace(" AS SIGNED)", " AS bigint)");
-    let list = |text: &mut String, arguments: &mut PgArguments, index: usize, values: &[i64]| {
-        text.truncate(text.trim_end_matches("IN ").len());
-        text.push_str(&format!("= ANY (${index})"));
-        arguments.add(values).map_err(sqlx::Error::Encode)
-    };
-    build_statement(&statement, values, |index| format!("${index}"), list)
+    let add_list =
+        |text: &mut String, arguments: &mut PgArguments, index: usize, values: &[i64]| {
+            text.truncate(text.trim_end_matches("IN ").len());
+            text.push_str(&format!("= ANY (${index})"));
+            arguments.add(values).map_err(sqlx::Error::Encode)
+        };
+    build_statement(&statement, values, |index| format!("${index}"), add_list)
 }
 
-/// Translates a statement for MySQL: `IN (?,?)` for a list of two. A list is padded with its last element to a power of two,
-/// so that few different statements are prepared.
+/// Translates a statement for MySQL: `IN (?,?)` for a list of two. A list is padded with its last
+/// element to a power of two, so that few different statements are prepared.
 #[cfg(feature = "mysql")]
 fn mysql_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, MySqlArguments)> {
-    let list = |text: &mut String, arguments: &mut MySqlArguments, _: usize, values: &[i64]| {
+    let add_list = |text: &mut String, arguments: &mut MySqlArguments, _: usize, values: &[i64]| {
         let length = values.len().next_power_of_two();
         text.push_str(&format!("({})", vec!["?"; length].join(",")));
         let last = values.last().copied().into_iter().cycle();
         let mut values = values.iter().copied().chain(last).take(length);
         values.try_for_each(|value| add_value(arguments, Value::Int(value)))
     };
-    build_statement(statement, values, |_| "?".to_owned(), list)
+    build_statement(statement, values, |_| "?".to_owned(), add_list)
 }
 
 /// Translates a statement for SQLite: a list becomes one JSON value, and `FOR UPDATE` is removed.
@@ -270,19 +273,19 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
         .replace(" FOR UPDATE", "");
     let list = |text: &mut String, arguments: &mut SqliteArguments, _: usize, values: &[i64]| {
         text.push_str("(SELECT value FROM json_each(?))");
-        let list = json_array(values.iter().copied());
+        let list = to_json_array(values.iter().copied());
         arguments.add(list).map_err(sqlx::Error::Encode)
     };
     build_statement(&statement, values, |_| "?".to_owned(), list)
 }
 
-/// Builds a statement of a dialect and its arguments. `placeholder` returns the placeholder of a value by its index, which
-/// starts at 1; `list` adds a list.
+/// Builds a statement of a dialect and its arguments. `placeholder` returns the placeholder of a
+/// value by its index, which starts at 1; `add_list` adds a list.
 fn build_statement<A: Arguments + Default>(
     statement: &str,
     values: &[Value<'_>],
     placeholder: impl Fn(usize) -> String,
-    list: impl Fn(&mut String, &mut A, usize, &[i64]) -> Sql<()>,
+    add_list: impl Fn(&mut String, &mut A, usize, &[i64]) -> Sql<()>,
 ) -> Sql<(String, A)>
 where
     Option<i64>: for<'q> Encode<'q, A::Database> + Type<A::Database>,
@@ -291,8 +294,11 @@ where
     let mut arguments = A::default();
     let mut text = String::with_capacity(statement.len() + 2 * values.len());
     for (index, part) in split_at_placeholders(statement, values)?.enumerate() {
-        match index.checked_sub(1).and_then(|before| values.get(before)) {
-            Some(Value::Ints(values)) => list(&mut text, &mut arguments, index, values)?,
+        match index
+            .checked_sub(1)
+            .and_then(|previous| values.get(previous))
+        {
+            Some(Value::Ints(values)) => add_list(&mut text, &mut arguments, index, values)?,
             Some(value) => {
                 text.push_str(&placeholder(index));
                 add_value(&mut arguments, *value)?;
@@ -309,16 +315,16 @@ fn split_at_placeholders<'a>(
     statement: &'a str,
     values: &[Value<'_>],
 ) -> Sql<std::str::Split<'a, char>> {
-    let split_at_placeholders = statement.split('?');
-    if split_at_placeholders.clone().count() == values.len() + 1 {
-        return Ok(split_at_placeholders);
+    let parts = statement.split('?');
+    if parts.clone().count() == values.len() + 1 {
+        return Ok(parts);
     }
-    let why = format!(
+    let message = format!(
         "statement has {} placeholders for {} values: {statement}",
-        split_at_placeholders.count() - 1,
+        parts.count() - 1,
         values.len()
     );
-    Err(sqlx::Error::Encode(why.into()))
+    Err(sqlx::Error::Encode(message.into()))
 }
 
 /// Adds a single value.
@@ -356,12 +362,12 @@ pub(crate) fn ascending<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
 }
 
 /// Converts a limit to a value of a statement.
-pub(crate) fn bounded(limit: usize) -> i64 {
+pub(crate) fn to_sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 /// Formats integers as a JSON array: one parameter for SQLite's `json_each`.
-pub(crate) fn json_array(numbers: impl Iterator<Item = i64>) -> String {
+pub(crate) fn to_json_array(numbers: impl Iterator<Item = i64>) -> String {
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     format!("[{}]", numbers.join(","))
 }
@@ -377,7 +383,8 @@ pub(crate) enum ConnectionPurpose {
     Migrate,
 }
 
-/// An owned connection to a server. Dropping it closes it, and the server rolls back an open transaction.
+/// An owned connection to a server. Dropping it closes it, and the server rolls back an open
+/// transaction.
 #[cfg(feature = "sql")]
 #[derive(Debug)]
 pub(crate) enum OwnedConnection {

@@ -39,7 +39,7 @@ pub(crate) enum Database {
 
 impl Database {
     #[cfg(feature = "sql")]
-    pub(crate) fn server(options: &SqlOptions, namespace: &Namespace) -> Self {
+    pub(crate) fn on_server(options: &SqlOptions, namespace: &Namespace) -> Self {
         Self::Server {
             options: options.clone(),
             namespace: namespace.clone(),
@@ -47,15 +47,15 @@ impl Database {
         }
     }
 
-    pub(crate) async fn file(folder: &Path, kind: &'static DatabaseSpec) -> Result<Self> {
-        Ok(Self::File(Db::open(folder, kind).await?))
+    pub(crate) async fn open_file(folder: &Path, spec: &'static DatabaseSpec) -> Result<Self> {
+        Ok(Self::File(Db::open(folder, spec).await?))
     }
 
     /// Opens the database for calls.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it does not respond; [`Error::Broken`] if it rejects the user, if the schema has another version
-    /// than this program, or if the file was replaced.
+    /// [`Error::Unavailable`] if it does not respond; [`Error::Broken`] if it rejects the user, if
+    /// the schema has another version than this program, or if the file was replaced.
     pub(crate) async fn open(&self) -> Result<OpenDatabase> {
         match self {
             #[cfg(feature = "sql")]
@@ -100,8 +100,8 @@ impl Database {
         self.read(operation, call).await
     }
 
-    /// Runs a call that changes rows, in one transaction. Each statement sees all earlier commits, so it reads the current state
-    /// of a row that it locks.
+    /// Runs a call that changes rows, in one transaction. Each statement sees all earlier commits,
+    /// so it reads the current state of a row that it locks.
     pub(crate) async fn write<T, F: Future<Output = (PooledConnection, Sql<T>)>>(
         &self,
         operation: &str,

@@ -1,4 +1,5 @@
-//! Decides which rows of a call are written, rejected or ignored, by the stored versions. Does no I/O.
+//! Decides which rows of a call are written, rejected or ignored, by the stored versions. Does no
+//! I/O.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +7,8 @@ use schemas::entities::{Athlete, Authorization, Effort, Gender, Group};
 
 use super::connection::ascending;
 
-/// The rows to write: for each id, the last row that is not older than its predecessors and the stored row.
+/// The rows to write: for each id, the last row that is not older than its predecessors and the
+/// stored row.
 #[derive(Debug)]
 pub(crate) struct RowsToWrite<'a, T> {
     pub(crate) rows: Vec<&'a T>,
@@ -15,42 +17,43 @@ pub(crate) struct RowsToWrite<'a, T> {
 }
 
 impl<'a, T: Versioned> RowsToWrite<'a, T> {
-    /// Decides about `rows`, which have their index in the call, by the `known` rows. Adds rejected rows to `rejected`.
+    /// Decides about `rows`, which have their index in the call, by the `known_rows`. Adds rejected
+    /// rows to `rejected`.
     pub(crate) fn new(
         rows: &[(usize, &'a T)],
-        mut known: HashMap<i64, KnownRow>,
+        mut known_rows: HashMap<i64, KnownRow>,
         rejected: &mut Vec<(usize, String)>,
     ) -> Self {
         let mut to_write: Vec<&T> = Vec::with_capacity(rows.len());
         let mut new_ids = HashSet::new();
         for (index, row) in rows {
-            let before = known.get(&row.id()).copied();
-            match before {
+            let known = known_rows.get(&row.id()).copied();
+            match known {
                 Some(KnownRow {
                     group: Some(from), ..
                 }) if row.group() != Some(from) => {
                     rejected.push((*index, row.group_change_error(from)));
                     continue;
                 }
-                Some(before) if row.version() < before.version => continue,
+                Some(known) if row.version() < known.version => continue,
                 Some(_) => {}
                 None => {
                     new_ids.insert(row.id());
                 }
             }
-            let index = before
-                .and_then(|before| before.index)
+            let index = known
+                .and_then(|known| known.index)
                 .unwrap_or(to_write.len());
             match to_write.get_mut(index) {
                 Some(earlier) => *earlier = row,
                 None => to_write.push(row),
             }
-            let now = KnownRow {
+            let newest = KnownRow {
                 group: row.group(),
                 version: row.version(),
                 index: Some(index),
             };
-            known.insert(row.id(), now);
+            known_rows.insert(row.id(), newest);
         }
         Self {
             rows: to_write,
@@ -198,15 +201,16 @@ pub(crate) struct ChangedAthletes {
 }
 
 impl ChangedAthletes {
-    /// Compares rows with different ids with the athletes `before` they were written.
-    pub(crate) fn new(rows: &[&Athlete], mut before: HashMap<i64, VisibleAthlete>) -> Self {
+    /// Compares written rows, which have different ids, with the athletes that were `stored`
+    /// before.
+    pub(crate) fn new(rows: &[&Athlete], mut stored: HashMap<i64, VisibleAthlete>) -> Self {
         let mut changed = Self::default();
         for row in rows {
-            let before = before.remove(&row.id).unwrap_or_default();
-            if row.is_deleted != before.is_deleted {
+            let stored = stored.remove(&row.id).unwrap_or_default();
+            if row.is_deleted != stored.is_deleted {
                 changed.deleted_or_restored.push(row.id);
             }
-            if VisibleAthlete::from_athlete(row) != before {
+            if VisibleAthlete::from_athlete(row) != stored {
                 changed.visible.push(row.id);
             }
         }

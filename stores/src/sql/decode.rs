@@ -1,7 +1,9 @@
 //! Decodes the rows that views read into columns. SQLite returns rows as JSON (`sqlite::rows`).
 
 use arrow::array::RecordBatch;
-use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
+use schemas::entities::{
+    AuthorizationBatchBuilder, AuthorizationRow, EffortBatchBuilder, EffortRow,
+};
 use schemas::source::Source;
 #[cfg(feature = "sql")]
 use sqlx::Row;
@@ -41,15 +43,16 @@ impl GroupedSource {
     }
 
     /// The column of the group's key. The member is `athlete_id` in both tables.
-    pub(crate) const fn key(self) -> &'static str {
+    pub(crate) const fn key_column(self) -> &'static str {
         match self {
             Self::Efforts => "segment_id",
             Self::Authorizations => "application_id",
         }
     }
 
-    /// The select list over the table `e` and its join: on servers the columns in the order of [`RowBuilder::push`], on SQLite one
-    /// JSON text. Integers are cast here and not in a view, where a cast would hide the index.
+    /// The select list over the table `e` and its join: on servers the columns in the order of
+    /// [`RowBuilder::push`], on SQLite one JSON text. Integers are cast here and not in a view,
+    /// where a cast would hide the index.
     pub(crate) const fn columns(self, dialect: Dialect) -> &'static str {
         match (self, dialect) {
             (Self::Efforts, Dialect::Postgres) => {
@@ -77,7 +80,8 @@ impl GroupedSource {
                  CAST(e.revoked_at_us AS SIGNED), a.is_deleted"
             }
             (Self::Efforts, Dialect::Sqlite) => {
-                // All rows as one JSON text (see `sqlite::rows`). Seventeen digits preserve a weight exactly.
+                // All rows as one JSON text (see `sqlite::rows`). Seventeen digits preserve a
+                // weight exactly.
                 "json_group_array(json_array(e.id, e.segment_id, e.athlete_id, e.activity_id,
                     e.elapsed_time_s, e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
                     a.gender, a.birth_year,
@@ -93,7 +97,7 @@ impl GroupedSource {
     }
 
     /// The hint that makes MySQL use the index of groups of the table.
-    pub(crate) const fn hint(self) -> &'static str {
+    pub(crate) const fn index_hint(self) -> &'static str {
         match self {
             Self::Efforts => "FORCE INDEX (efforts_by_group)",
             Self::Authorizations => "FORCE INDEX (authorizations_by_group)",
@@ -114,15 +118,15 @@ impl GroupedSource {
 
 /// A row of a server that can be decoded into columns.
 pub(crate) trait DecodeRow {
-    fn effort(&self) -> Sql<EffortRow<'_>>;
-    fn authorization(&self) -> Sql<AuthorizationRow>;
+    fn decode_effort(&self) -> Sql<EffortRow<'_>>;
+    fn decode_authorization(&self) -> Sql<AuthorizationRow>;
 }
 
 #[cfg(feature = "sql")]
 macro_rules! impl_decode_row {
     ($row:ty) => {
         impl DecodeRow for $row {
-            fn effort(&self) -> Sql<EffortRow<'_>> {
+            fn decode_effort(&self) -> Sql<EffortRow<'_>> {
                 Ok(EffortRow {
                     id: self.try_get(0)?,
                     segment_id: self.try_get(1)?,
@@ -141,7 +145,7 @@ macro_rules! impl_decode_row {
                 })
             }
 
-            fn authorization(&self) -> Sql<AuthorizationRow> {
+            fn decode_authorization(&self) -> Sql<AuthorizationRow> {
                 Ok(AuthorizationRow {
                     id: self.try_get(0)?,
                     application_id: self.try_get(1)?,
@@ -163,8 +167,8 @@ impl_decode_row!(MySqlRow);
 /// Builds batches from rows.
 #[derive(Debug)]
 pub(crate) enum RowBuilder {
-    Efforts(Box<EffortColumns>),
-    Authorizations(Box<AuthorizationColumns>),
+    Efforts(Box<EffortBatchBuilder>),
+    Authorizations(Box<AuthorizationBatchBuilder>),
 }
 
 impl RowBuilder {
@@ -178,12 +182,12 @@ impl RowBuilder {
     pub(crate) fn push(&mut self, row: &impl DecodeRow) -> Sql<()> {
         match self {
             Self::Efforts(columns) => {
-                let row = row.effort()?;
+                let row = row.decode_effort()?;
                 let pushed = columns.push(&row);
-                pushed.map_err(|why| decode_error(format!("effort {}: {why}", row.id)))
+                pushed.map_err(|error| decode_error(format!("effort {}: {error}", row.id)))
             }
             Self::Authorizations(columns) => {
-                columns.push(&row.authorization()?);
+                columns.push(&row.decode_authorization()?);
                 Ok(())
             }
         }

@@ -1,15 +1,17 @@
 //! Excludes deleted athletes from the counters of connected athletes, until they are restored.
 //!
-//! The column `is_away` of `connections` says whether the pair's athlete is deleted, and the counters exclude such pairs. It is
-//! set when the pair is created, and changes with the athlete. (On MySQL, a pair that an app inserts by its own SQL counts until
-//! its notification is processed.)
+//! The column `is_away` of `connections` says whether the pair's athlete is deleted, and the
+//! counters exclude such pairs. It is set when the pair is created, and changes with the athlete.
+//! (On MySQL, a pair that an app inserts by its own SQL counts until its notification is
+//! processed.)
 //!
-//! A connection and a deletion may run concurrently, and neither sees the other's uncommitted change. Locking athletes instead
-//! would let one long transaction of an app block all connections. So both are rechecked *after* their commits: the athlete
-//! before its outbox row is deleted, the pair in the statement that deletes its notification. The later one sees the other.
+//! A connection and a deletion may run concurrently, and neither sees the other's uncommitted
+//! change. Locking athletes instead would let one long transaction of an app block all connections.
+//! So both are rechecked *after* their commits: the athlete before its outbox row is deleted, the
+//! pair in the statement that deletes its notification. The later one sees the other.
 //!
-//! The recheck never waits for a counter. A pair whose counter is locked stays unchanged, and so does the athlete's row in the
-//! outbox (source [`RECHECK_SOURCE`]), until a later recheck.
+//! The recheck never waits for a counter. A pair whose counter is locked stays unchanged, and so
+//! does the athlete's row in the outbox (source [`RECHECK_SOURCE`]), until a later recheck.
 
 use schemas::entities::Group;
 use schemas::source::Source;
@@ -17,17 +19,17 @@ use schemas::source::Source;
 use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
 #[cfg(feature = "mysql")]
 use super::connection::{FromSqlRow, SqlRow};
-use super::outbox::{RECHECK_SOURCE, Touched, enqueue_notifications, lock_athlete_rows};
+use super::outbox::{RECHECK_SOURCE, TouchedGroups, enqueue_notifications, lock_athlete_rows};
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::rows::{Conflict, Rows};
+use super::rows::{Conflict, TableRows};
 use super::write::write;
 
 /// The condition that a pair `c` differs from its athlete `t`.
 const DIFFERS: &str = "c.is_away <> (t.is_deleted IS TRUE)";
 
-/// Updates the pairs of athletes, and their counters, to the stored athletes. Skips pairs whose counter is locked. Returns the
-/// changed pairs, ascending. Call it within a write transaction.
+/// Updates the pairs of athletes, and their counters, to the stored athletes. Skips pairs whose
+/// counter is locked. Returns the changed pairs, ascending. Call it within a write transaction.
 async fn update_pairs(connection: &mut SqlConnection<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
     let mut changed = Vec::new();
     for athletes in athletes.chunks(IDS_PER_STATEMENT) {
@@ -82,8 +84,8 @@ async fn update_pairs_stepwise(
         );
     }
     pairs.retain(|pair| locked.binary_search(&pair.application_id).is_ok());
-    // No join, for which MySQL would lock the rows of the athletes. Through the primary key, because the index of athletes leads to
-    // rows that other transactions have locked.
+    // No join, for which MySQL would lock the rows of the athletes. Through the primary key,
+    // because the index of athletes leads to rows that other transactions have locked.
     for application in locked {
         for was_away in [0, 1] {
             let matching = pairs.iter();
@@ -134,8 +136,8 @@ impl FromSqlRow for DifferingPair {
     }
 }
 
-/// Updates the pairs of athletes that this transaction deleted or restored, and enqueues a recheck after its commit. Returns the
-/// changed pairs.
+/// Updates the pairs of athletes that this transaction deleted or restored, and enqueues a recheck
+/// after its commit. Returns the changed pairs.
 pub(crate) async fn update_written_athletes(
     connection: &mut SqlConnection<'_>,
     deleted_or_restored: &[i64],
@@ -172,8 +174,8 @@ pub(crate) async fn enqueue_recheck(
     connection.execute(statement, &values).await.map(drop)
 }
 
-/// Creates the pairs of deleted athletes on MySQL, so that the authorizations written afterwards do not count. On other databases,
-/// triggers look up the athlete.
+/// Creates the pairs of deleted athletes on MySQL, so that the authorizations written afterwards do
+/// not count. On other databases, triggers look up the athlete.
 pub(crate) async fn create_deleted_pairs(
     connection: &mut SqlConnection<'_>,
     pairs: impl Iterator<Item = Group>,
@@ -194,25 +196,31 @@ pub(crate) async fn create_deleted_pairs(
         );
     }
     pairs.retain(|pair| deleted.binary_search(&pair.member).is_ok());
-    write(connection, &Rows::deleted_pairs(&pairs), Conflict::Keep).await
+    write(
+        connection,
+        &TableRows::deleted_pairs(&pairs),
+        Conflict::Keep,
+    )
+    .await
 }
 
-/// Rechecks the pairs of athletes in the outbox, and enqueues notifications for changed pairs. Processes the first rows from the
-/// number `from` up to `newest`. Returns the number to continue from, if there may be more.
+/// Rechecks the pairs of athletes in the outbox, and enqueues notifications for changed pairs.
+/// Processes the first rows from `from_id` up to `newest_id`. Returns the id to continue from, if
+/// there may be more.
 ///
-/// With `is_view`, authorizations are a view of an app. It has no pairs, so notifications are enqueued for all authorizations of
-/// these athletes. Call it within a write transaction.
+/// With `is_view`, authorizations are a view of an app. It has no pairs, so notifications are
+/// enqueued for all authorizations of these athletes. Call it within a write transaction.
 pub(crate) async fn recheck(
     connection: &mut SqlConnection<'_>,
-    from: i64,
-    newest: i64,
+    from_id: i64,
+    newest_id: i64,
     is_view: bool,
 ) -> Sql<Option<i64>> {
-    let found = lock_athlete_rows(connection, RECHECK_SOURCE, from, newest).await?;
-    let Some(made_at_ms) = found.made_at_ms() else {
-        return Ok(found.next);
+    let locked = lock_athlete_rows(connection, RECHECK_SOURCE, from_id, newest_id).await?;
+    let Some(created_at_ms) = locked.created_at_ms() else {
+        return Ok(locked.next_id);
     };
-    let athletes = found.athletes();
+    let athletes = locked.athletes();
     let authorizations = if is_view {
         let statement = "SELECT DISTINCT CAST(application_id AS SIGNED), CAST(athlete_id AS SIGNED)
             FROM authorizations WHERE athlete_id IN ?";
@@ -224,11 +232,11 @@ pub(crate) async fn recheck(
     } else {
         update_pairs(connection, &athletes).await?
     };
-    let touched = Touched {
+    let touched = TouchedGroups {
         authorizations,
-        ..Touched::default()
+        ..TouchedGroups::default()
     };
-    enqueue_notifications(connection, touched, made_at_ms).await?;
+    enqueue_notifications(connection, touched, created_at_ms).await?;
     let statement = format!(
         "SELECT DISTINCT c.athlete_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
          WHERE c.athlete_id IN ? AND {DIFFERS}"
@@ -236,19 +244,22 @@ pub(crate) async fn recheck(
     let still_differing: Vec<i64> = connection
         .fetch_all(&statement, &[Value::Ints(&athletes)])
         .await?;
-    let done = found.rows.iter();
-    let done = done.filter(|row| !still_differing.contains(&row.athlete_id));
-    let done: Vec<i64> = done.map(|row| row.id).collect();
-    if !done.is_empty() {
+    let finished = locked.rows.iter();
+    let finished = finished.filter(|row| !still_differing.contains(&row.athlete_id));
+    let finished: Vec<i64> = finished.map(|row| row.id).collect();
+    if !finished.is_empty() {
         connection
-            .execute("DELETE FROM outbox WHERE id IN ?", &[Value::Ints(&done)])
+            .execute(
+                "DELETE FROM outbox WHERE id IN ?",
+                &[Value::Ints(&finished)],
+            )
             .await?;
     }
-    Ok(found.next)
+    Ok(locked.next_id)
 }
 
-/// Deletes notifications from the outbox, in the order of their numbers. If a pair differs from its athlete, the athlete enters the
-/// outbox instead.
+/// Deletes notifications from the outbox, in the order of their numbers. If a pair differs from its
+/// athlete, the athlete enters the outbox instead.
 pub(crate) async fn remove_notifications(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
@@ -263,7 +274,8 @@ pub(crate) async fn remove_notifications(
 async fn remove_chunk(connection: &mut SqlConnection<'_>, ids: &[i64]) -> Sql<()> {
     let (values, source) = ([Value::Ints(ids)], Source::Authorizations);
     if connection.dialect() == Dialect::Postgres {
-        // The limits make the planner use the indexes, regardless of the number of rows that it estimates.
+        // The limits make the planner use the indexes, regardless of the number of rows that it
+        // estimates.
         let statement = format!(
             "WITH removed AS (DELETE FROM outbox WHERE id IN ?
                  RETURNING source, group_key, member, made_at_ms)

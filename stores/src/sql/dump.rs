@@ -1,13 +1,17 @@
-//! Dumps from servers: all rows of a table, or those of some keys, in key order and from one snapshot.
+//! Dumps from servers: all rows of a table, or those of some keys, in key order and from one
+//! snapshot.
 //!
-//! A dump consists of *parts* in key order: ranges of keys with about equal numbers of rows, or lists of keys. On PostgreSQL, a
-//! few connections that share a snapshot read parts concurrently. MySQL cannot share a snapshot, so one connection reads one
-//! part after the other. The rows of a part are found through the index of groups, so the server never sorts more than a part.
+//! A dump consists of *parts* in key order: ranges of keys with about equal numbers of rows, or
+//! lists of keys. On PostgreSQL, a few connections that share a snapshot read parts concurrently.
+//! MySQL cannot share a snapshot, so one connection reads one part after the other. The rows of a
+//! part are found through the index of groups, so the server never sorts more than a part.
 //!
-//! Each part has a channel with space for about a part, and the channels are drained in order. No part is started while as many
-//! parts wait as there are connections. So memory is bounded: about one part for each connection, and one more.
+//! Each part has a channel with space for about a part, and the channels are drained in order. No
+//! part is started while as many parts wait as there are connections. So memory is bounded: about
+//! one part for each connection, and one more.
 //!
-//! Dropping the stream ends the dump's connections and tasks. Each batch has a deadline; the dump as a whole has none.
+//! Dropping the stream ends the dump's connections and tasks. Each batch has a deadline; the dump
+//! as a whole has none.
 
 use std::sync::Arc;
 
@@ -25,7 +29,7 @@ use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::server::Server;
-use super::task_stream::task_stream;
+use super::task_stream::stream_from_tasks;
 use crate::{Error, Result};
 
 /// Upper limit of the rows of a batch.
@@ -61,7 +65,7 @@ pub(crate) async fn dump(
     let is_view = server.views.contains(source.table());
     let DumpSnapshot { connections, parts } = server.retry(OPERATION, begin).await?;
     let batch_rows = batch_rows.clamp(1, BATCH_ROWS_MAX);
-    let (order, receivers) = mpsc::channel(connections.len().max(1));
+    let (started, receivers) = mpsc::channel(connections.len().max(1));
     let buffered_batches = if connections.len() == 1 {
         BUFFERED_BATCHES_SEQUENTIAL
     } else {
@@ -70,7 +74,7 @@ pub(crate) async fn dump(
             batches.min(BUFFERED_BATCHES_MAX)
         })
     };
-    let remaining = Arc::new(Mutex::new(RemainingParts { parts, order }));
+    let remaining = Arc::new(Mutex::new(RemainingParts { parts, started }));
     let mut tasks = JoinSet::new();
     for connection in connections {
         let reader = PartReader {
@@ -86,14 +90,15 @@ pub(crate) async fn dump(
     }
     let (sender, receiver) = mpsc::channel(1);
     tasks.spawn(forward_in_order(receivers, sender));
-    Ok(task_stream(receiver, tasks, OPERATION))
+    Ok(stream_from_tasks(receiver, tasks, OPERATION))
 }
 
-/// The parts that no connection has started, and the channel that receives the started ones in their order.
+/// The parts that no connection has started, and the channel that receives the started ones in
+/// their order.
 #[derive(Debug)]
 struct RemainingParts {
     parts: Parts,
-    order: Sender<Receiver<PartItem>>,
+    started: Sender<Receiver<PartItem>>,
 }
 
 /// Reads one part after the other through one connection.
@@ -116,14 +121,14 @@ impl PartReader {
                 columns: RowBuilder::new(self.source),
                 sender,
             };
-            let read = match part {
+            let outcome = match part {
                 Ok(part) => self.read_part(&part, &mut sink).await,
                 Err(error) => Err(error),
             };
-            let has_failed = read.is_err();
-            let end = read.map_err(|error| self.snapshot_error(&error));
+            let has_failed = outcome.is_err();
+            let item = outcome.map_err(|error| self.snapshot_error(&error));
             // The receiver may have been dropped.
-            if sink.sender.send(end.map(|()| None)).await.is_err() || has_failed {
+            if sink.sender.send(item.map(|()| None)).await.is_err() || has_failed {
                 return;
             }
         }
@@ -134,10 +139,10 @@ impl PartReader {
         let timeout_ms = self.server.options.dump_timeout_ms;
         let mut remaining = self.remaining.lock().await;
         let parts = &mut remaining.parts;
-        let next = next_part(parts, &mut self.connection, self.source, timeout_ms);
-        let part = next.await.transpose()?;
+        let next_part = next_part(parts, &mut self.connection, self.source, timeout_ms);
+        let part = next_part.await.transpose()?;
         let (sender, receiver) = mpsc::channel(self.buffered_batches);
-        remaining.order.send(receiver).await.ok()?;
+        remaining.started.send(receiver).await.ok()?;
         Some((part, sender))
     }
 
@@ -162,9 +167,12 @@ impl PartReader {
     /// Converts the error of a connection, which ends the snapshot, too.
     fn snapshot_error(&self, error: &sqlx::Error) -> Error {
         match self.server.classify_error(OPERATION, error) {
-            Error::Unavailable { what, why } => Error::Unavailable {
-                what,
-                why: format!("{why}; the dump's snapshot is lost, so the dump must start again"),
+            Error::Unavailable {
+                operation: what,
+                reason: why,
+            } => Error::Unavailable {
+                operation: what,
+                reason: format!("{why}; the dump's snapshot is lost, so the dump must start again"),
             },
             error => error,
         }
@@ -182,20 +190,20 @@ async fn next_part(
         Parts::List(list) => return Ok(list.next()),
         Parts::Scan { from, rows } => (*from, *rows),
     };
-    let next = match connection {
+    let next_key = match connection {
         #[cfg(feature = "postgres")]
         OwnedConnection::Postgres(connection) => {
-            postgres::dump::key_after(connection, source, from, rows, timeout_ms).await?
+            postgres::dump::find_key_after(connection, source, from, rows, timeout_ms).await?
         }
         #[cfg(feature = "mysql")]
         OwnedConnection::MySql(connection) => {
-            mysql::dump::key_after(connection, source, from, rows, timeout_ms).await?
+            mysql::dump::find_key_after(connection, source, from, rows, timeout_ms).await?
         }
     };
     // A key with more rows than a part is a part by itself.
-    let before = match next {
-        Some(next) if Some(next) == from => next.checked_add(1),
-        next => next,
+    let before = match next_key {
+        Some(next_key) if Some(next_key) == from => next_key.checked_add(1),
+        next_key => next_key,
     };
     *parts = match before {
         Some(_) => Parts::Scan { from: before, rows },

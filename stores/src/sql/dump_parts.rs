@@ -34,8 +34,8 @@ pub(crate) const ALL_KEYS: Part = Part::Range {
 pub(crate) enum Parts {
     /// A list of parts.
     List(vec::IntoIter<Part>),
-    /// Ranges of `rows` rows or of one key, from the key `from` on, or from the first key. The end of each range is looked up
-    /// in the index when the range starts.
+    /// Ranges of `rows` rows or of one key, from the key `from` on, or from the first key. The end
+    /// of each range is looked up in the index when the range starts.
     Scan { from: Option<i64>, rows: u64 },
 }
 
@@ -44,8 +44,8 @@ impl Parts {
         Self::List(parts.into_iter())
     }
 
-    /// The number of connections that the parts can use, at most `max`.
-    pub(crate) fn connections(&self, max: u32) -> usize {
+    /// Counts the connections that the parts can use, at most `max`.
+    pub(crate) fn count_connections(&self, max: u32) -> usize {
         let max = usize::try_from(max).unwrap_or(usize::MAX).max(1);
         match self {
             Self::List(parts) => max.min(parts.len()),
@@ -62,7 +62,8 @@ pub(crate) struct DumpSnapshot {
     pub(crate) parts: Parts,
 }
 
-/// A batch of a part, or `None` at its end. A part whose channel closes without the end was aborted.
+/// A batch of a part, or `None` at its end. A part whose channel closes without the end was
+/// aborted.
 pub(super) type PartItem = Result<Option<RecordBatch>>;
 
 /// Sends the rows of a part as batches.

@@ -13,14 +13,14 @@ use schemas::source::Source;
 
 #[cfg(feature = "sql")]
 use super::SqlOptions;
-use super::connect::{APPLICATIONS, lock_counters};
-use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending, bounded};
+use super::connect::{SELECT_APPLICATIONS, lock_counters};
+use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending, to_sql_limit};
 use super::database::{Database, OpenDatabase};
 use super::decode::GroupedSource;
 use super::erasure_filter::{ErasedAthletes, ErasureFilter};
 #[cfg(feature = "mysql")]
 use super::mysql;
-use super::outbox::{RECHECK_SOURCE, Touched, enqueue_notifications, lock_athletes};
+use super::outbox::{RECHECK_SOURCE, TouchedGroups, enqueue_notifications, lock_athletes};
 use super::pooled_connection::sql_call;
 #[cfg(feature = "postgres")]
 use super::postgres;
@@ -58,7 +58,7 @@ impl EntityStore {
 
     /// Opens the store of a data folder.
     pub(crate) async fn open_file(folder: &Path) -> Result<Self> {
-        Database::file(folder, &sqlite::ENTITIES)
+        Database::open_file(folder, &sqlite::ENTITIES)
             .await
             .map(Self::new)
     }
@@ -76,31 +76,33 @@ impl EntityStore {
 impl EntityStore {
     /// The store on a server. The first call connects.
     pub(crate) fn on_server(options: &SqlOptions, namespace: &Namespace) -> Self {
-        Self::new(Database::server(options, namespace))
+        Self::new(Database::on_server(options, namespace))
     }
 
-    /// Opens the store on a server. Creates nothing: a missing schema, or one of another version, is an error.
+    /// Opens the store on a server. Creates nothing: a missing schema, or one of another version,
+    /// is an error.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if the server does not respond; [`crate::Error::Broken`] if it rejects the user or the
-    /// schema has another version than this program.
+    /// [`crate::Error::Unavailable`] if the server does not respond; [`crate::Error::Broken`] if it
+    /// rejects the user or the schema has another version than this program.
     pub async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
         let store = Self::on_server(options, namespace);
         store.database.open().await?;
         Ok(store)
     }
 
-    /// Creates or upgrades the schema, and returns whether anything changed. Several processes may call it at once.
+    /// Creates or upgrades the schema, and returns whether anything changed. Several processes may
+    /// call it at once.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if the server does not respond; [`crate::Error::Broken`] if it rejects a statement, or if an
-    /// applied migration differs from the one of this program.
+    /// [`crate::Error::Unavailable`] if the server does not respond; [`crate::Error::Broken`] if it
+    /// rejects a statement, or if an applied migration differs from the one of this program.
     pub async fn migrate(options: &SqlOptions, namespace: &Namespace) -> Result<bool> {
         check::migrate(&Server::new(options, namespace)?).await
     }
 
-    /// Repairs counters of connected athletes that differ from the authorizations, and returns their applications. The schema must
-    /// exist.
+    /// Repairs counters of connected athletes that differ from the authorizations, and returns
+    /// their applications. The schema must exist.
     ///
     /// # Errors
     /// As [`EntityStore::migrate`].
@@ -128,8 +130,8 @@ impl EntityRead for EntityStore {
         let grouped = GroupedSource::for_source(source)?;
         let erased = self.erasures.current().await?;
         let call = sql_call!(connection => first_groups(connection, grouped, groups, rows_max));
-        let found = self.database.read("reading groups of rows", call).await?;
-        let (rows, hidden) = erased.hide(source, found.rows)?;
+        let first_groups = self.database.read("reading groups of rows", call).await?;
+        let (rows, hidden) = erased.hide(source, first_groups.rows)?;
         if !hidden.is_empty()
             && let Err(error) = self.erase_groups(source, &hidden).await
         {
@@ -137,7 +139,7 @@ impl EntityRead for EntityStore {
         }
         Ok(FirstGroups {
             rows,
-            groups: found.groups,
+            groups: first_groups.groups,
         })
     }
 
@@ -175,36 +177,36 @@ impl EntityRead for EntityStore {
         let statement = "SELECT CAST(athlete_id AS SIGNED) FROM clubs
                          WHERE club_id = ? AND NOT is_deleted ORDER BY athlete_id";
         let operation = "reading the members of a club";
-        self.athletes(operation, statement, club_id).await
+        self.fetch_athletes(operation, statement, club_id).await
     }
 
     async fn followed_athletes(&self, athlete_id: i64) -> Result<Vec<i64>> {
-        if self.erasures.recent().await.has(athlete_id) {
+        if self.erasures.recent().await.contains(athlete_id) {
             return Ok(Vec::new());
         }
         let statement = "SELECT CAST(followed_id AS SIGNED) FROM follows
                          WHERE follower_id = ? AND NOT is_deleted ORDER BY followed_id";
         let operation = "reading the athletes that an athlete follows";
-        self.athletes(operation, statement, athlete_id).await
+        self.fetch_athletes(operation, statement, athlete_id).await
     }
 
     async fn application(&self, id: i64) -> Result<Option<Application>> {
-        let statement = format!("{APPLICATIONS} WHERE p.id = ?");
+        let statement = format!("{SELECT_APPLICATIONS} WHERE p.id = ?");
         let (operation, values) = ("reading an application", [Value::Int(id)]);
-        let mut found = self
+        let mut applications = self
             .database
             .fetch_all(operation, &statement, &values)
             .await?;
-        Ok(found.pop())
+        Ok(applications.pop())
     }
 
     async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>> {
-        self.applications_after("reading applications", APPLICATIONS, after, limit)
+        self.fetch_applications_after("reading applications", SELECT_APPLICATIONS, after, limit)
             .await
     }
 
     async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
-        let call = sql_call!(connection => versions::versions(connection, rows));
+        let call = sql_call!(connection => versions::fetch_versions(connection, rows));
         self.database.read("reading versions", call).await
     }
 
@@ -212,9 +214,9 @@ impl EntityRead for EntityStore {
         self.resolve_outbox_athletes(source).await?;
         let statement = "SELECT count(*), max(id) FROM outbox WHERE source = ?";
         let values = [Value::Text(source.name())];
-        let found = self.database.fetch_all(OUTBOX, statement, &values).await?;
+        let statuses = self.database.fetch_all(OUTBOX, statement, &values).await?;
         let (notifications, newest): (i64, Option<i64>) =
-            found.first().copied().unwrap_or_default();
+            statuses.first().copied().unwrap_or_default();
         Ok(OutboxStatus {
             notifications: notifications.unsigned_abs(),
             newest: newest.unwrap_or_default(),
@@ -233,15 +235,15 @@ impl EntityRead for EntityStore {
         let values = [
             Value::Text(source.name()),
             Value::Int(newest),
-            Value::Int(bounded(limit)),
+            Value::Int(to_sql_limit(limit)),
         ];
         self.database.fetch_all(OUTBOX, statement, &values).await
     }
 }
 
 impl EntityStore {
-    /// Replaces athletes in the outbox by their groups, and rechecks connections of changed athletes. Does nothing for a file, where
-    /// writers exclude each other.
+    /// Replaces athletes in the outbox by their groups, and rechecks connections of changed
+    /// athletes. Does nothing for a file, where writers exclude each other.
     async fn resolve_outbox_athletes(&self, source: Source) -> Result<()> {
         let database = self.database.open().await?;
         if matches!(database, OpenDatabase::File(_))
@@ -249,19 +251,19 @@ impl EntityStore {
         {
             return Ok(());
         }
-        let newest = async |source: &'static str| -> Result<Option<i64>> {
+        let find_newest_id = async |source: &'static str| -> Result<Option<i64>> {
             let statement = "SELECT max(id) FROM outbox WHERE source = ?";
             let values = [Value::Text(source)];
-            let found = self.database.fetch_all(OUTBOX, statement, &values).await?;
-            Ok(found.first().copied().flatten())
+            let ids = self.database.fetch_all(OUTBOX, statement, &values).await?;
+            Ok(ids.first().copied().flatten())
         };
         let operation = "finding the groups of athletes";
-        if let Some(newest) = newest(Source::Athletes.name()).await? {
-            let mut from = Some(i64::MIN);
-            while let Some(next) = from {
+        if let Some(newest_id) = find_newest_id(Source::Athletes.name()).await? {
+            let mut next_id = Some(i64::MIN);
+            while let Some(from) = next_id {
                 let call =
-                    sql_call!(connection => outbox::resolve_athletes(connection, next, newest));
-                from = self.database.write(operation, call).await?;
+                    sql_call!(connection => outbox::resolve_athletes(connection, from, newest_id));
+                next_id = self.database.write(operation, call).await?;
             }
         }
         let is_view = database.is_view("authorizations");
@@ -269,38 +271,38 @@ impl EntityStore {
             // A slow table of the app must not delay other sources.
             return Ok(());
         }
-        if let Some(newest) = newest(RECHECK_SOURCE).await? {
-            let mut from = Some(i64::MIN);
-            while let Some(next) = from {
+        if let Some(newest_id) = find_newest_id(RECHECK_SOURCE).await? {
+            let mut next_id = Some(i64::MIN);
+            while let Some(from) = next_id {
                 let call = sql_call!(connection =>
-                    deleted_athletes::recheck(connection, next, newest, is_view));
-                from = self.database.write(operation, call).await?;
+                    deleted_athletes::recheck(connection, from, newest_id, is_view));
+                next_id = self.database.write(operation, call).await?;
             }
         }
         Ok(())
     }
 
     /// Returns the athletes that a statement with one parameter selects, without erased ones.
-    async fn athletes(&self, operation: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
-        let mut found: Vec<i64> = (self.database)
+    async fn fetch_athletes(&self, operation: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
+        let mut athletes: Vec<i64> = (self.database)
             .fetch_all(operation, statement, &[Value::Int(id)])
             .await?;
         let erased = self.erasures.recent().await;
-        found.retain(|id| !erased.has(*id));
-        Ok(found)
+        athletes.retain(|id| !erased.contains(*id));
+        Ok(athletes)
     }
 }
 
 #[async_trait]
 impl Names for EntityStore {
-    async fn names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>> {
-        let call = sql_call!(connection => names::names(connection, kind, ids));
-        let mut found = self.database.read(names::READING, call).await?;
-        if kind == NamedKind::Athlete && !found.is_empty() {
+    async fn read_names(&self, kind: NamedKind, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+        let call = sql_call!(connection => names::fetch_names(connection, kind, ids));
+        let mut names = self.database.read(names::READING, call).await?;
+        if kind == NamedKind::Athlete && !names.is_empty() {
             let erased = self.erasures.current().await?;
-            found.retain(|(id, _)| !erased.has(*id));
+            names.retain(|(id, _)| !erased.contains(*id));
         }
-        Ok(found)
+        Ok(names)
     }
 
     async fn find_names(
@@ -313,25 +315,25 @@ impl Names for EntityStore {
             NamedKind::Athlete => self.erasures.current().await?,
             _ => ErasedAthletes::none(),
         };
-        let mut wanted = limit;
+        let mut rows_max = limit;
         loop {
-            let call = sql_call!(connection => names::find(connection, kind, text, wanted));
-            let mut found = self.database.read(names::READING, call).await?;
-            let is_all = found.len() < wanted;
-            found.retain(|(id, _)| !erased.has(*id));
-            if is_all || found.len() >= limit {
-                found.truncate(limit);
-                return Ok(found);
+            let call = sql_call!(connection => names::find_names(connection, kind, text, rows_max));
+            let mut names = self.database.read(names::READING, call).await?;
+            let is_all = names.len() < rows_max;
+            names.retain(|(id, _)| !erased.contains(*id));
+            if is_all || names.len() >= limit {
+                names.truncate(limit);
+                return Ok(names);
             }
             // Erased athletes were removed, so other names may fit.
-            wanted = wanted.saturating_mul(2);
+            rows_max = rows_max.saturating_mul(2);
         }
     }
 
     async fn set_names(&self, kind: NamedKind, names: &[(i64, Option<String>)]) -> Result<()> {
         names::check_settable(kind)?;
         self.database.open().await?.check_writable(names::TABLE)?;
-        let call = sql_call!(connection => names::set(connection, kind, names));
+        let call = sql_call!(connection => names::set_names(connection, kind, names));
         self.database.write(names::CHANGING, call).await
     }
 }
@@ -349,8 +351,9 @@ impl EntityWrite for EntityStore {
         }
         let database = self.database.open().await?;
         for row in &*remaining {
-            database.check_writable(tables::table(row).name)?;
-            // An athlete's row also changes the table of disqualified athletes, and is applied as a whole.
+            database.check_writable(tables::find_table(row).name)?;
+            // An athlete's row also changes the table of disqualified athletes, and is applied as a
+            // whole.
             if matches!(row, Entity::Athlete(_)) {
                 database.check_writable("disqualified")?;
             }
@@ -373,7 +376,7 @@ impl EntityWrite for EntityStore {
         athlete_id: i64,
         now_ms: i64,
     ) -> Result<AuthorizeOutcome> {
-        if self.erasures.recent().await.has(athlete_id) {
+        if self.erasures.recent().await.contains(athlete_id) {
             return Ok(match self.application(application_id).await? {
                 Some(_) => AuthorizeOutcome::AthleteErased,
                 None => AuthorizeOutcome::UnknownApplication,
@@ -387,7 +390,7 @@ impl EntityWrite for EntityStore {
             key: application_id,
             member: athlete_id,
         };
-        let id = connect::random_id();
+        let id = connect::generate_id();
         let call = sql_call!(connection => connect::authorize(connection, pair, id, now_ms));
         self.database.write("connecting an athlete", call).await
     }
@@ -460,7 +463,7 @@ impl EntityErase for EntityStore {
             }
             let (table, notify_at_ms) = (*table, Some(now_ms));
             let call = sql_call!(connection =>
-                erase_some(connection, table, athlete_id, rows, notify_at_ms));
+                erase_chunk(connection, table, athlete_id, rows, notify_at_ms));
             self.database.write(erase::ERASING, call).await?;
             return Ok(rows.len() as u64);
         }
@@ -478,9 +481,9 @@ impl EntityErase for EntityStore {
         }
         let call = sql_call!(connection => async {
             if efforts {
-                let touched = Touched {
+                let touched = TouchedGroups {
                     athletes: vec![athlete_id],
-                    ..Touched::default()
+                    ..TouchedGroups::default()
                 };
                 enqueue_notifications(connection, touched, now_ms).await?;
             }
@@ -501,7 +504,7 @@ impl EntityErase for EntityStore {
             Source::Authorizations => erase::AUTHORIZATIONS,
             _ => erase::EFFORTS,
         };
-        let statement = erase::group_rows_statement(table);
+        let statement = erase::build_group_rows_statement(table);
         for group in groups {
             let values = [group.key, group.member].map(Value::Int);
             let rows = self.database.fetch_all(erase::FINDING, &statement, &values);
@@ -509,7 +512,7 @@ impl EntityErase for EntityStore {
             for rows in rows.chunks(IDS_PER_STATEMENT) {
                 let athlete_id = group.member;
                 let call = sql_call!(connection =>
-                    erase_some(connection, table, athlete_id, rows, None));
+                    erase_chunk(connection, table, athlete_id, rows, None));
                 self.database.write(erase::ERASING, call).await?;
             }
         }
@@ -517,16 +520,16 @@ impl EntityErase for EntityStore {
     }
 }
 
-/// Deletes some rows of an athlete, and enqueues notifications for their groups if `notify_at_ms` is set. Call it within a write
-/// transaction.
-async fn erase_some(
+/// Deletes some rows of an athlete, and enqueues notifications for their groups if `notify_at_ms`
+/// is set. Call it within a write transaction.
+async fn erase_chunk(
     connection: &mut SqlConnection<'_>,
     table: erase::AthleteTable,
     athlete_id: i64,
     rows: &[(i64, i64)],
     notify_at_ms: Option<i64>,
 ) -> Sql<()> {
-    let keys = erase::keys(rows);
+    let keys = erase::collect_keys(rows);
     if table == erase::AUTHORIZATIONS || table == erase::CONNECTIONS {
         lock_counters(connection, keys.iter().copied()).await?;
     }
@@ -546,7 +549,7 @@ async fn erase_some(
         let member = athlete_id;
         keys.iter().map(|key| Group { key: *key, member }).collect()
     };
-    let mut touched = Touched::default();
+    let mut touched = TouchedGroups::default();
     match table {
         erase::AUTHORIZATIONS => touched.authorizations = groups(),
         erase::EFFORTS => touched.efforts = groups(),

@@ -1,7 +1,8 @@
 //! Statements that delete the rows of an erased athlete.
 //!
-//! Rows are found before they are deleted. Finding them may take long, because not every table has an index by athlete, but it locks
-//! nothing. Then the rows are deleted by their ids. The next call finds rows that were added in between.
+//! Rows are found before they are deleted. Finding them may take long, because not every table has
+//! an index by athlete, but it locks nothing. Then the rows are deleted by their ids. The next call
+//! finds rows that were added in between.
 
 use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
 use crate::entities::AthleteRowCount;
@@ -21,7 +22,7 @@ pub(crate) struct AthleteTable {
     condition: &'static str,
 }
 
-const fn table(
+const fn athlete_table(
     name: &'static str,
     ids: (&'static str, &'static str),
     athlete: &'static [&'static str],
@@ -37,28 +38,28 @@ const fn table(
 const ATHLETE: &[&str] = &["athlete_id"];
 
 pub(crate) const AUTHORIZATIONS: AthleteTable =
-    table("authorizations", ("id", "application_id"), ATHLETE);
-pub(crate) const EFFORTS: AthleteTable = table("efforts", ("id", "segment_id"), ATHLETE);
-pub(crate) const CLUBS: AthleteTable = table("clubs", ("club_id", "club_id"), ATHLETE);
-pub(crate) const FOLLOWS: AthleteTable = table(
+    athlete_table("authorizations", ("id", "application_id"), ATHLETE);
+pub(crate) const EFFORTS: AthleteTable = athlete_table("efforts", ("id", "segment_id"), ATHLETE);
+pub(crate) const CLUBS: AthleteTable = athlete_table("clubs", ("club_id", "club_id"), ATHLETE);
+pub(crate) const FOLLOWS: AthleteTable = athlete_table(
     "follows",
     ("follower_id", "followed_id"),
     &["follower_id", "followed_id"],
 );
 pub(crate) const DISQUALIFIED: AthleteTable =
-    table("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
-pub(crate) const ATHLETES: AthleteTable = table("athletes", ("id", "id"), &["id"]);
+    athlete_table("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
+pub(crate) const ATHLETES: AthleteTable = athlete_table("athletes", ("id", "id"), &["id"]);
 /// Pairs without unrevoked authorizations. Triggers maintain the other pairs and the counters.
 pub(crate) const CONNECTIONS: AthleteTable = AthleteTable {
     condition: "live <= 0",
-    ..table("connections", ("application_id", "application_id"), ATHLETE)
+    ..athlete_table("connections", ("application_id", "application_id"), ATHLETE)
 };
 /// Notifications. They are deleted when they are in the log.
-pub(crate) const OUTBOX: AthleteTable = table("outbox", ("id", "id"), &["member"]);
+pub(crate) const OUTBOX: AthleteTable = athlete_table("outbox", ("id", "id"), &["member"]);
 
 impl AthleteTable {
     const fn segments(name: &'static str) -> Self {
-        table(name, ("segment_id", "segment_id"), ATHLETE)
+        athlete_table(name, ("segment_id", "segment_id"), ATHLETE)
     }
 
     /// The condition on rows of an athlete, and its values.
@@ -107,8 +108,11 @@ pub(crate) async fn count(
     athlete_id: i64,
     is_view: bool,
 ) -> Sql<AthleteRowCount> {
-    let (is_of_athlete, values) = table.athlete_condition(athlete_id);
-    let statement = format!("SELECT count(*) FROM {} WHERE {is_of_athlete}", table.name);
+    let (athlete_condition, values) = table.athlete_condition(athlete_id);
+    let statement = format!(
+        "SELECT count(*) FROM {} WHERE {athlete_condition}",
+        table.name
+    );
     let rows: Option<i64> = connection.fetch_optional(&statement, &values).await?;
     Ok(AthleteRowCount {
         table: table.name,
@@ -124,18 +128,18 @@ pub(crate) async fn find(
     athlete_id: i64,
     limit: usize,
 ) -> Sql<Vec<(i64, i64)>> {
-    let (is_of_athlete, mut values) = table.athlete_condition(athlete_id);
+    let (athlete_condition, mut values) = table.athlete_condition(athlete_id);
     let ((first, second), name, condition) = (table.ids, table.name, table.condition);
     let statement = format!(
         "SELECT CAST({first} AS SIGNED), CAST({second} AS SIGNED) FROM {name}
-         WHERE {is_of_athlete} AND {condition} LIMIT ?"
+         WHERE {athlete_condition} AND {condition} LIMIT ?"
     );
     values.push(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
     connection.fetch_all(&statement, &values).await
 }
 
 /// The statement that finds the ids of the rows of a group by its key and athlete.
-pub(crate) fn group_rows_statement(table: AthleteTable) -> String {
+pub(crate) fn build_group_rows_statement(table: AthleteTable) -> String {
     let ((first, second), name) = (table.ids, table.name);
     format!(
         "SELECT CAST({first} AS SIGNED), CAST({second} AS SIGNED) FROM {name}
@@ -143,8 +147,8 @@ pub(crate) fn group_rows_statement(table: AthleteTable) -> String {
     )
 }
 
-/// Deletes rows by their ids, which must fit into one statement. Call it within a write transaction, after locking the counters of
-/// the rows.
+/// Deletes rows by their ids, which must fit into one statement. Call it within a write
+/// transaction, after locking the counters of the rows.
 pub(crate) async fn delete(
     connection: &mut SqlConnection<'_>,
     table: AthleteTable,
@@ -157,7 +161,7 @@ pub(crate) async fn delete(
     let firsts = ascending(rows.iter().map(|row| row.0));
     let ((first, _), name, condition) = (table.ids, table.name, table.condition);
     if table == FOLLOWS {
-        let followed = keys(rows);
+        let followed = collect_keys(rows);
         let statement = "DELETE FROM follows WHERE follower_id IN ? AND followed_id IN ?
             AND (follower_id = ? OR followed_id = ?)";
         let values = [
@@ -168,15 +172,15 @@ pub(crate) async fn delete(
         ];
         return connection.execute(statement, &values).await.map(drop);
     }
-    let (is_of_athlete, athlete_values) = table.athlete_condition(athlete_id);
+    let (athlete_condition, athlete_values) = table.athlete_condition(athlete_id);
     let statement =
-        format!("DELETE FROM {name} WHERE {first} IN ? AND {is_of_athlete} AND {condition}");
+        format!("DELETE FROM {name} WHERE {first} IN ? AND {athlete_condition} AND {condition}");
     let mut values = vec![Value::Ints(&firsts)];
     values.extend(athlete_values);
     connection.execute(&statement, &values).await.map(drop)
 }
 
 /// The distinct second ids of rows, ascending.
-pub(crate) fn keys(rows: &[(i64, i64)]) -> Vec<i64> {
+pub(crate) fn collect_keys(rows: &[(i64, i64)]) -> Vec<i64> {
     ascending(rows.iter().map(|row| row.1))
 }

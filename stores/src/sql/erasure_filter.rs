@@ -1,10 +1,11 @@
 //! Hides erased athletes from all callers except erasures.
 //!
-//! Rows of an erased athlete are neither stored nor returned. An app may still have written such rows by its own SQL, or have
-//! them in its own tables. Such rows are deleted when their groups are read, except from views, so that no counter includes them.
+//! Rows of an erased athlete are neither stored nor returned. An app may still have written such
+//! rows by its own SQL, or have them in its own tables. Such rows are deleted when their groups are
+//! read, except from views, so that no counter includes them.
 //!
-//! Readers use the present list of erasures, and fail if it is unavailable. Writers use the last known list if it is not
-//! available soon, because readers hide the rows anyway.
+//! Readers use the present list of erasures, and fail if it is unavailable. Writers use the last
+//! known list if it is not available soon, because readers hide the rows anyway.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -70,11 +71,12 @@ impl ErasedAthletes {
         self.0.is_none()
     }
 
-    pub(super) fn has(&self, athlete_id: i64) -> bool {
+    pub(super) fn contains(&self, athlete_id: i64) -> bool {
         (self.0.as_ref()).is_some_and(|suppressed| suppressed.contains_athlete(athlete_id))
     }
 
-    /// Removes rows of erased athletes, and returns the remaining rows and the groups of the removed ones.
+    /// Removes rows of erased athletes, and returns the remaining rows and the groups of the
+    /// removed ones.
     pub(super) fn hide(
         &self,
         source: Source,
@@ -91,14 +93,14 @@ impl ErasedAthletes {
         };
         let (keys, members) = (column(entities::key_column(source))?, column(MEMBER)?);
         let (mut is_visible, mut hidden) = (Vec::with_capacity(rows.num_rows()), BTreeSet::new());
-        let mut last = None;
+        let mut previous = None;
         for (&key, &member) in keys.values().iter().zip(members.values()) {
             // Rows of a member are adjacent.
-            let is_hidden = match last {
-                Some((same, is_hidden)) if same == member => is_hidden,
-                _ => self.has(member),
+            let is_hidden = match previous {
+                Some((previous_member, is_hidden)) if previous_member == member => is_hidden,
+                _ => self.contains(member),
             };
-            last = Some((member, is_hidden));
+            previous = Some((member, is_hidden));
             is_visible.push(!is_hidden);
             if is_hidden {
                 hidden.insert(Group { key, member });
@@ -112,7 +114,8 @@ impl ErasedAthletes {
         Ok((rows, hidden.into_iter().collect()))
     }
 
-    /// Returns the rows without erased athletes, and their indexes in `rows`; no indexes if all rows remain.
+    /// Returns the rows without erased athletes, and their indexes in `rows`; no indexes if all
+    /// rows remain.
     pub(super) fn without_erased<'a>(
         &self,
         rows: &'a [Entity],
@@ -132,11 +135,11 @@ impl ErasedAthletes {
     /// Returns whether a row contains the id of an erased athlete.
     fn contains_erased(&self, row: &Entity) -> bool {
         match row {
-            Entity::Effort(row) => self.has(row.athlete_id),
-            Entity::Athlete(row) => self.has(row.id),
-            Entity::Membership(row) => self.has(row.athlete_id),
-            Entity::Follow(row) => self.has(row.follower_id) || self.has(row.followed_id),
-            Entity::Authorization(row) => self.has(row.athlete_id),
+            Entity::Effort(row) => self.contains(row.athlete_id),
+            Entity::Athlete(row) => self.contains(row.id),
+            Entity::Membership(row) => self.contains(row.athlete_id),
+            Entity::Follow(row) => self.contains(row.follower_id) || self.contains(row.followed_id),
+            Entity::Authorization(row) => self.contains(row.athlete_id),
             Entity::Application(_) => false,
         }
     }

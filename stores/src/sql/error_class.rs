@@ -3,7 +3,8 @@
 /// The class of an error of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorClass {
-    /// The server is overloaded, starting or stopping, or rolled back a transaction, for example after a deadlock.
+    /// The server is overloaded, starting or stopping, or rolled back a transaction, for example
+    /// after a deadlock.
     Retryable,
     /// Tables or columns are missing.
     MissingSchema,

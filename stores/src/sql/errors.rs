@@ -4,13 +4,13 @@ use super::error_class::ErrorClass;
 use crate::Error;
 use crate::retry::RetryPolicy;
 
-/// The class of an error.
+/// Finds the class of an error.
 pub(crate) fn classify(error: &sqlx::Error) -> ErrorClass {
     let sqlx::Error::Database(error) = error else {
         return match error {
             sqlx::Error::Tls(_) => ErrorClass::UntrustedTls,
             // The driver reports a failed handshake as an I/O error.
-            sqlx::Error::Io(error) if tls_error(error).is_some() => ErrorClass::UntrustedTls,
+            sqlx::Error::Io(error) if find_tls_error(error).is_some() => ErrorClass::UntrustedTls,
             sqlx::Error::Io(_)
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
@@ -29,8 +29,8 @@ pub(crate) fn classify(error: &sqlx::Error) -> ErrorClass {
     ErrorClass::Other
 }
 
-/// The TLS error inside an I/O error, if the certificate or the protocol caused it.
-fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
+/// Finds the TLS error inside an I/O error, if the certificate or the protocol caused it.
+fn find_tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
     let inner = error.get_ref()?;
     inner.downcast_ref::<rustls::Error>().filter(|error| {
         matches!(
@@ -40,8 +40,8 @@ fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
     })
 }
 
-/// The remedy for a TLS error.
-fn tls_remedy(error: &sqlx::Error) -> &'static str {
+/// Chooses the remedy for a TLS error.
+fn choose_tls_remedy(error: &sqlx::Error) -> &'static str {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
         UnknownIssuer,
@@ -49,7 +49,7 @@ fn tls_remedy(error: &sqlx::Error) -> &'static str {
     let sqlx::Error::Io(error) = error else {
         return "enable TLS on the server (ssl = on; ssl_cert and ssl_key), or set tls to disable or prefer";
     };
-    match tls_error(error) {
+    match find_tls_error(error) {
         // A bad signature means that another authority of the same name signed the certificate.
         Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) => {
             "set ca_file to the certificate of the authority that signed the server's certificate"
@@ -73,8 +73,8 @@ pub(crate) fn to_store_error(
     operation: &str,
     error: &sqlx::Error,
 ) -> Error {
-    let what = retry_policy.describe(operation);
-    let why = match classify(error) {
+    let subject = retry_policy.describe(operation);
+    let reason = match classify(error) {
         ErrorClass::Retryable => return retry_policy.unavailable(operation, error),
         ErrorClass::MissingSchema => format!(
             "{error}; the tables in {schema} are missing or of another version: run `backstitch migrate`"
@@ -82,11 +82,11 @@ pub(crate) fn to_store_error(
         ErrorClass::Unauthenticated => {
             format!("{error}; check user, password, and the hosts from which this user may connect")
         }
-        ErrorClass::UntrustedTls => format!("{error}; {}", tls_remedy(error)),
+        ErrorClass::UntrustedTls => format!("{error}; {}", choose_tls_remedy(error)),
         ErrorClass::PermissionDenied => {
             format!("{error}; grant this user rights on {schema}, see docs/canonical.md")
         }
         ErrorClass::Other => error.to_string(),
     };
-    Error::broken(what, why)
+    Error::broken(subject, reason)
 }

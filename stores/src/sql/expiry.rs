@@ -1,13 +1,14 @@
 //! Statements that count and delete expired records.
 
-use super::connection::{Sql, SqlConnection, Value, bounded};
+use super::connection::{Sql, SqlConnection, Value, to_sql_limit};
 use crate::expiry::ExpiringRecords;
 
 pub(crate) const COUNTING: &str = "counting expired records";
 pub(crate) const DELETING: &str = "deleting expired records";
 
-/// The table, the column of the time from which records age, and the condition on records that may be deleted.
-const fn table(kind: ExpiringRecords) -> (&'static str, &'static str, &'static str) {
+/// The table, the column of the time from which records age, and the condition on records that may
+/// be deleted.
+const fn choose_table(kind: ExpiringRecords) -> (&'static str, &'static str, &'static str) {
     match kind {
         ExpiringRecords::Audit => ("application_audit", "at_ms", "1 = 1"),
         ExpiringRecords::CapacityRequests => (
@@ -23,14 +24,14 @@ const fn table(kind: ExpiringRecords) -> (&'static str, &'static str, &'static s
     }
 }
 
-/// The statement that returns the number of records, the oldest time, and the numbers of old records that may and that may not be
-/// deleted.
-pub(crate) fn count_statement(kind: ExpiringRecords) -> String {
-    let (table, at, is_deletable) = table(kind);
+/// Builds the statement that returns the number of records, the oldest time, and the numbers of old
+/// records that may and that may not be deleted.
+pub(crate) fn build_count_statement(kind: ExpiringRecords) -> String {
+    let (table, time_column, is_deletable) = choose_table(kind);
     format!(
-        "SELECT count(*), min({at}),
-            count(CASE WHEN {at} < ? AND {is_deletable} THEN 1 END),
-            count(CASE WHEN {at} < ? AND NOT ({is_deletable}) THEN 1 END)
+        "SELECT count(*), min({time_column}),
+            count(CASE WHEN {time_column} < ? AND {is_deletable} THEN 1 END),
+            count(CASE WHEN {time_column} < ? AND NOT ({is_deletable}) THEN 1 END)
         FROM {table}"
     )
 }
@@ -42,10 +43,12 @@ pub(crate) async fn delete(
     before_ms: i64,
     limit: usize,
 ) -> Sql<u64> {
-    let (table, at, is_deletable) = table(kind);
-    let statement =
-        format!("SELECT id FROM {table} WHERE {at} < ? AND {is_deletable} ORDER BY id LIMIT ?");
-    let values = [Value::Int(before_ms), Value::Int(bounded(limit))];
+    let (table, time_column, is_deletable) = choose_table(kind);
+    let statement = format!(
+        "SELECT id FROM {table} WHERE {time_column} < ? AND {is_deletable}
+         ORDER BY id LIMIT ?"
+    );
+    let values = [Value::Int(before_ms), Value::Int(to_sql_limit(limit))];
     let ids: Vec<i64> = connection.fetch_all(&statement, &values).await?;
     if ids.is_empty() {
         return Ok(0);

@@ -9,8 +9,8 @@ pub(crate) const READING: &str = "reading keys";
 pub(crate) const CHANGING: &str = "changing keys";
 pub(crate) const ACTIONS: &str = "reading the audit log of administrators";
 
-pub(super) const KEYS: &str = "SELECT id, name, scopes, digest, made_at_ms, made_by, expires_at_ms,
-        revoked_at_ms, revoked_by, replaced_by, used_at_ms
+pub(super) const SELECT_KEYS: &str = "SELECT id, name, scopes, digest, made_at_ms, made_by,
+        expires_at_ms, revoked_at_ms, revoked_by, replaced_by, used_at_ms
     FROM api_keys";
 
 impl FromSqlRow for ApiKeyRecord {
@@ -28,8 +28,8 @@ impl FromSqlRow for ApiKeyRecord {
                 id,
                 name: row.get("name")?,
                 scopes,
-                made_at_ms: row.get("made_at_ms")?,
-                made_by: row.get("made_by")?,
+                created_at_ms: row.get("made_at_ms")?,
+                created_by: row.get("made_by")?,
                 expires_at_ms: row.get("expires_at_ms")?,
                 revoked_at_ms: row.get("revoked_at_ms")?,
                 revoked_by: row.get("revoked_by")?,
@@ -53,8 +53,11 @@ impl FromSqlRow for AdminAction {
     }
 }
 
-pub(crate) async fn key(connection: &mut SqlConnection<'_>, id: &str) -> Sql<Option<ApiKeyRecord>> {
-    let statement = format!("{KEYS} WHERE id = ?");
+pub(crate) async fn fetch_key(
+    connection: &mut SqlConnection<'_>,
+    id: &str,
+) -> Sql<Option<ApiKeyRecord>> {
+    let statement = format!("{SELECT_KEYS} WHERE id = ?");
     connection
         .fetch_optional(&statement, &[Value::Text(id)])
         .await
@@ -64,9 +67,9 @@ pub(crate) async fn key(connection: &mut SqlConnection<'_>, id: &str) -> Sql<Opt
 pub(crate) async fn add(connection: &mut SqlConnection<'_>, new_key: &ApiKeyRecord) -> Sql<()> {
     let key = &new_key.key;
     // An earlier attempt may have committed without receiving the response.
-    let found = self::key(connection, &key.id).await?;
-    match found {
-        Some(found) if found.digest == new_key.digest => return Ok(()),
+    let stored = fetch_key(connection, &key.id).await?;
+    match stored {
+        Some(stored) if stored.digest == new_key.digest => return Ok(()),
         // A `Decode` error, so that the call is not retried.
         Some(_) => {
             return Err(sqlx::Error::Decode(
@@ -77,7 +80,7 @@ pub(crate) async fn add(connection: &mut SqlConnection<'_>, new_key: &ApiKeyReco
     }
     insert(connection, new_key).await?;
     let scopes = key.scopes.to_string();
-    let action = action(key.made_at_ms, &key.made_by, "keys.create", &key.id);
+    let action = build_action(key.created_at_ms, &key.created_by, "keys.create", &key.id);
     let detail = Some(format!("{}: {scopes}", key.name));
     record(connection, &AdminAction { detail, ..action }).await
 }
@@ -93,15 +96,15 @@ async fn insert(connection: &mut SqlConnection<'_>, new_key: &ApiKeyRecord) -> S
         Value::Text(&key.name),
         Value::Text(&scopes),
         Value::Text(&digest),
-        Value::Int(key.made_at_ms),
-        Value::Text(&key.made_by),
+        Value::Int(key.created_at_ms),
+        Value::Text(&key.created_by),
         Value::IntOrNull(key.expires_at_ms),
     ];
     connection.execute(statement, &values).await?;
     Ok(())
 }
 
-fn action(at_ms: i64, actor: &str, action: &str, target: &str) -> AdminAction {
+fn build_action(at_ms: i64, actor: &str, action: &str, target: &str) -> AdminAction {
     AdminAction {
         number: 0,
         at_ms,
@@ -118,8 +121,9 @@ pub(crate) async fn rotate(
     until_ms: i64,
     by: &ApiKeyRecord,
 ) -> Sql<RotateOutcome> {
-    let now_ms = by.key.made_at_ms;
-    // One statement checks and replaces, so of two concurrent rotations one finds the key already replaced.
+    let now_ms = by.key.created_at_ms;
+    // One statement checks and replaces, so of two concurrent rotations one finds the key already
+    // replaced.
     let statement = "UPDATE api_keys SET replaced_by = ?,
             expires_at_ms = CASE WHEN expires_at_ms IS NULL OR expires_at_ms > ? THEN ? ELSE expires_at_ms END
         WHERE id = ? AND revoked_at_ms IS NULL AND replaced_by IS NULL
@@ -132,22 +136,22 @@ pub(crate) async fn rotate(
         Value::Int(now_ms),
     ];
     let is_done = connection.execute(statement, &values).await? > 0;
-    let Some(found) = key(connection, id).await? else {
+    let Some(stored) = fetch_key(connection, id).await? else {
         return Ok(RotateOutcome::Unknown);
     };
     if !is_done {
         // An earlier attempt may have committed without receiving the response.
-        let is_ours = found.key.replaced_by.as_deref() == Some(by.key.id.as_str());
+        let is_ours = stored.key.replaced_by.as_deref() == Some(by.key.id.as_str());
         return Ok(match is_ours {
-            true => RotateOutcome::Done(found.key),
-            false => RotateOutcome::Inactive(found.key),
+            true => RotateOutcome::Done(stored.key),
+            false => RotateOutcome::Inactive(stored.key),
         });
     }
     insert(connection, by).await?;
-    let action = action(now_ms, &by.key.made_by, "keys.rotate", id);
+    let action = build_action(now_ms, &by.key.created_by, "keys.rotate", id);
     let detail = Some(format!("replaced by {}", by.key.id));
     record(connection, &AdminAction { detail, ..action }).await?;
-    Ok(RotateOutcome::Done(found.key))
+    Ok(RotateOutcome::Done(stored.key))
 }
 
 pub(crate) async fn revoke(
@@ -160,9 +164,9 @@ pub(crate) async fn revoke(
         WHERE id = ? AND revoked_at_ms IS NULL";
     let values = [Value::Int(now_ms), Value::Text(by), Value::Text(id)];
     if connection.execute(statement, &values).await? > 0 {
-        record(connection, &action(now_ms, by, "keys.revoke", id)).await?;
+        record(connection, &build_action(now_ms, by, "keys.revoke", id)).await?;
     }
-    Ok(key(connection, id).await?.map(|record| record.key))
+    Ok(fetch_key(connection, id).await?.map(|record| record.key))
 }
 
 pub(crate) async fn record_use(
@@ -177,7 +181,8 @@ pub(crate) async fn record_use(
     Ok(())
 }
 
-/// Records an action under a unique id, in a transaction of its own. Retries do not repeat the record.
+/// Records an action under a unique id, in a transaction of its own. Retries do not repeat the
+/// record.
 pub(crate) async fn record_once(
     connection: &mut SqlConnection<'_>,
     id: &str,
@@ -185,16 +190,17 @@ pub(crate) async fn record_once(
 ) -> Sql<()> {
     // An earlier attempt may have committed without receiving the response.
     let statement = "SELECT number FROM admin_actions WHERE id = ?";
-    let found: Option<i64> = connection
+    let number: Option<i64> = connection
         .fetch_optional(statement, &[Value::Text(id)])
         .await?;
-    if found.is_some() {
+    if number.is_some() {
         return Ok(());
     }
     insert_action(connection, Some(id), action).await
 }
 
-/// Records an action in the transaction that performs it. A retry finds the action done, so the record needs no id.
+/// Records an action in the transaction that performs it. A retry finds the action done, so the
+/// record needs no id.
 async fn record(connection: &mut SqlConnection<'_>, action: &AdminAction) -> Sql<()> {
     insert_action(connection, None, action).await
 }

@@ -1,14 +1,17 @@
 //! The entity store: one implementation for SQLite, PostgreSQL, MySQL and MariaDB.
 //!
-//! Shared code compares versions, applies rows and fills the outbox. The modules `postgres`, `mysql` and `sqlite` contain the
-//! differences of the dialects: tables, bulk writes, reading groups, dumps. On a server, locks are acquired in one order, and
-//! calls have deadlines and are retried; in a file, writers exclude each other.
+//! Shared code compares versions, applies rows and fills the outbox. The modules `postgres`,
+//! `mysql` and `sqlite` contain the differences of the dialects: tables, bulk writes, reading
+//! groups, dumps. On a server, locks are acquired in one order, and calls have deadlines and are
+//! retried; in a file, writers exclude each other.
 //!
-//! **Changes by apps.** On a server, triggers put every change by an app's own SQL into the outbox. A change through this store
-//! enters the outbox once for each touched group. Triggers always maintain the counters of connected athletes.
+//! **Changes by apps.** On a server, triggers put every change by an app's own SQL into the outbox.
+//! A change through this store enters the outbox once for each touched group. Triggers always
+//! maintain the counters of connected athletes.
 //!
-//! **Views instead of tables.** On a server, an app may replace the tables by views of its own, with the same names and columns.
-//! They are only read: `apply` rejects rows of such a kind. See `docs/canonical.md`.
+//! **Views instead of tables.** On a server, an app may replace the tables by views of its own,
+//! with the same names and columns. They are only read: `apply` rejects rows of such a kind. See
+//! `docs/canonical.md`.
 
 mod admin;
 mod api_key_store;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::connection::{Sql, SqlConnection, Value};
-use super::rows::{Conflict, Rows};
+use super::rows::{Conflict, TableRows};
 use super::write::write;
 use crate::names::NamedKind;
 use crate::{Error, Result};
@@ -13,12 +13,12 @@ pub(crate) const CHANGING: &str = "changing names";
 /// The table of names of objects that have no table of their own.
 pub(crate) const TABLE: &str = "names";
 
-/// Upper limit of the ids of a statement.
-const IDS_PER_STATEMENT: usize = 500;
+/// Upper limit of the names of a statement.
+const NAMES_PER_STATEMENT: usize = 500;
 
 /// Fails for kinds whose names are part of their rows.
 pub(crate) fn check_settable(kind: NamedKind) -> Result<()> {
-    if kind.has_own_names() {
+    if kind.has_separate_names() {
         return Ok(());
     }
     Err(Error::Refused(format!(
@@ -26,8 +26,9 @@ pub(crate) fn check_settable(kind: NamedKind) -> Result<()> {
     )))
 }
 
-/// The table, and the first condition on names of a kind with its values.
-fn source_rows(kind: NamedKind) -> (&'static str, Vec<Value<'static>>) {
+/// Chooses the table of a kind of names, with a condition on its rows and the values of the
+/// condition.
+fn choose_rows(kind: NamedKind) -> (&'static str, Vec<Value<'static>>) {
     match kind {
         NamedKind::Athlete => ("athletes WHERE NOT is_deleted", Vec::new()),
         NamedKind::Application => ("applications WHERE name IS NOT NULL", Vec::new()),
@@ -37,28 +38,28 @@ fn source_rows(kind: NamedKind) -> (&'static str, Vec<Value<'static>>) {
     }
 }
 
-pub(crate) async fn names(
+pub(crate) async fn fetch_names(
     connection: &mut SqlConnection<'_>,
     kind: NamedKind,
     ids: &[i64],
 ) -> Sql<Vec<(i64, String)>> {
-    let mut found: BTreeMap<i64, String> = BTreeMap::new();
-    for ids in ids.chunks(IDS_PER_STATEMENT) {
-        let (rows, mut values) = source_rows(kind);
+    let mut names: BTreeMap<i64, String> = BTreeMap::new();
+    for ids in ids.chunks(NAMES_PER_STATEMENT) {
+        let (rows, mut values) = choose_rows(kind);
         values.push(Value::Ints(ids));
         let statement =
             format!("SELECT CAST(id AS SIGNED), name FROM {rows} AND id IN ? AND name IS NOT NULL");
-        found.extend(
+        names.extend(
             connection
                 .fetch_all::<(i64, String)>(&statement, &values)
                 .await?,
         );
     }
-    Ok(found.into_iter().collect())
+    Ok(names.into_iter().collect())
 }
 
 /// Finds names that contain a text.
-pub(crate) async fn find(
+pub(crate) async fn find_names(
     connection: &mut SqlConnection<'_>,
     kind: NamedKind,
     text: &str,
@@ -68,14 +69,17 @@ pub(crate) async fn find(
     if text.contains('\0') {
         return Ok(Vec::new());
     }
-    let escaped = ["!", "%", "_"].iter().fold(text.to_owned(), |text, sign| {
-        text.replace(sign, &format!("!{sign}"))
-    });
+    let escaped = ["!", "%", "_"]
+        .iter()
+        .fold(text.to_owned(), |text, wildcard| {
+            text.replace(wildcard, &format!("!{wildcard}"))
+        });
     let (contains, starts_with) = (format!("%{escaped}%"), format!("{escaped}%"));
-    let (rows, mut values) = source_rows(kind);
+    let (rows, mut values) = choose_rows(kind);
     values.extend([Value::Text(&contains), Value::Text(&starts_with)]);
     values.push(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
-    // The database lowers both sides, so both follow the same rules. GROUP BY removes the duplicates that a view may have.
+    // The database lowers both sides, so both follow the same rules. GROUP BY removes the
+    // duplicates that a view may have.
     let statement = format!(
         "SELECT CAST(id AS SIGNED), name FROM {rows} AND LOWER(name) LIKE LOWER(?) ESCAPE '!' \
          GROUP BY id, name \
@@ -85,7 +89,7 @@ pub(crate) async fn find(
 }
 
 /// Sets or removes names. Call it within a write transaction.
-pub(crate) async fn set(
+pub(crate) async fn set_names(
     connection: &mut SqlConnection<'_>,
     kind: NamedKind,
     names: &[(i64, Option<String>)],
@@ -97,15 +101,15 @@ pub(crate) async fn set(
         .collect();
     let names: Vec<(i64, Option<&str>)> = names.into_iter().collect();
     let kind_name = Value::Text(kind.name());
-    for names in names.chunks(IDS_PER_STATEMENT) {
+    for names in names.chunks(NAMES_PER_STATEMENT) {
         let ids: Vec<i64> = names.iter().map(|(id, _)| *id).collect();
         let statement = "DELETE FROM names WHERE kind = ? AND id IN ?";
         connection
             .execute(statement, &[kind_name, Value::Ints(&ids)])
             .await?;
-        let set = names.iter().filter_map(|(id, name)| Some((*id, (*name)?)));
-        let set: Vec<(i64, &str)> = set.collect();
-        let rows = Rows::entity_names(kind.name(), &set);
+        let new_names = names.iter().filter_map(|(id, name)| Some((*id, (*name)?)));
+        let new_names: Vec<(i64, &str)> = new_names.collect();
+        let rows = TableRows::entity_names(kind.name(), &new_names);
         write(connection, &rows, Conflict::Fail).await?;
     }
     Ok(())

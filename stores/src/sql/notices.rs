@@ -1,15 +1,15 @@
 //! Statements for notices that a share of a capacity is in use.
 //!
-//! Triggers on the counters of connected athletes write notices, in the transaction that connects. This module writes them when
-//! a capacity changes.
+//! Triggers on the counters of connected athletes write notices, in the transaction that connects.
+//! This module writes them when a capacity changes.
 
 use std::collections::HashMap;
 
-use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, bounded};
-use crate::notices::{ClaimedNotice, DeliveryOutcome, Notice, THRESHOLDS};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, to_sql_limit};
+use crate::notices::{ClaimedNotice, DeliveryOutcome, Notice, THRESHOLDS_PERCENT};
 
-/// Resets the thresholds of an application after its capacity changed, and writes notices for those already reached. The
-/// caller has locked the counter.
+/// Resets the thresholds of an application after its capacity changed, and writes notices for those
+/// already reached. The caller has locked the counter.
 pub(crate) async fn reset_thresholds(
     connection: &mut SqlConnection<'_>,
     id: i64,
@@ -21,15 +21,15 @@ pub(crate) async fn reset_thresholds(
     connection.execute(statement, &[id]).await?;
     let statement = "SELECT CAST(p.athlete_capacity AS SIGNED), CAST(c.athletes AS SIGNED)
         FROM applications p JOIN connected c ON c.application_id = p.id WHERE p.id = ?";
-    let found: Vec<(i64, i64)> = connection.fetch_all(statement, &[id]).await?;
-    for (capacity, connected) in found {
+    let usages: Vec<(i64, i64)> = connection.fetch_all(statement, &[id]).await?;
+    for (capacity, connected) in usages {
         let is_reached = |threshold: &i64| {
-            let product = |one: i64, other: i64| i128::from(one) * i128::from(other);
+            let product = |a: i64, b: i64| i128::from(a) * i128::from(b);
             (capacity > 0 || *threshold == 100)
                 && connected > 0
                 && product(connected, 100) >= product(capacity, *threshold)
         };
-        for threshold in THRESHOLDS.into_iter().filter(is_reached) {
+        for threshold in THRESHOLDS_PERCENT.into_iter().filter(is_reached) {
             let statement = "INSERT INTO capacity_notices
                     (application_id, threshold, athlete_capacity, connected, made_at_ms)
                 VALUES (?, ?, ?, ?, ?)";
@@ -44,7 +44,7 @@ pub(crate) async fn reset_thresholds(
 pub(super) const READING: &str = "reading notices of capacities";
 
 /// Selects notices `n`.
-pub(super) const NOTICES: &str =
+pub(super) const SELECT_NOTICES: &str =
     "SELECT n.id, n.application_id, n.threshold, n.athlete_capacity, n.connected,
         n.made_at_ms, n.topic_at_ms, n.webhook_at_ms, n.failed_at_ms, n.tries, n.last_error
     FROM capacity_notices n";
@@ -57,7 +57,7 @@ impl FromSqlRow for Notice {
             threshold: row.get("threshold")?,
             athlete_capacity: row.get("athlete_capacity")?,
             connected: row.get("connected")?,
-            made_at_ms: row.get("made_at_ms")?,
+            created_at_ms: row.get("made_at_ms")?,
             topic_at_ms: row.get("topic_at_ms")?,
             webhook_at_ms: row.get("webhook_at_ms")?,
             failed_at_ms: row.get("failed_at_ms")?,
@@ -75,7 +75,7 @@ struct NoticeApplication {
 }
 
 /// Reads applications by their ids, which fit into one statement.
-async fn applications(
+async fn fetch_applications(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
 ) -> Sql<HashMap<i64, NoticeApplication>> {
@@ -99,8 +99,8 @@ async fn applications(
     Ok(rows.into_iter().map(entry).collect())
 }
 
-/// Claims due notices, the longest waiting first. Call it within a write transaction. Of two concurrent claims of a notice, the
-/// later one changes no row and so does not return the notice.
+/// Claims due notices, the longest waiting first. Call it within a write transaction. Of two
+/// concurrent claims of a notice, the later one changes no row and so does not return the notice.
 pub(crate) async fn claim(
     connection: &mut SqlConnection<'_>,
     now_ms: i64,
@@ -108,17 +108,17 @@ pub(crate) async fn claim(
     limit: usize,
 ) -> Sql<Vec<ClaimedNotice>> {
     let statement = format!(
-        "{NOTICES} WHERE n.done = 0 AND n.next_try_ms <= ? AND n.claimed_until_ms <= ?
+        "{SELECT_NOTICES} WHERE n.done = 0 AND n.next_try_ms <= ? AND n.claimed_until_ms <= ?
          ORDER BY n.next_try_ms, n.id LIMIT ?"
     );
     let values = [
         Value::Int(now_ms),
         Value::Int(now_ms),
-        Value::Int(bounded(limit)),
+        Value::Int(to_sql_limit(limit)),
     ];
     let notices: Vec<Notice> = connection.fetch_all(&statement, &values).await?;
     let ids = ascending(notices.iter().map(|notice| notice.application_id));
-    let applications = applications(connection, &ids).await?;
+    let applications = fetch_applications(connection, &ids).await?;
     let mut claimed = Vec::with_capacity(notices.len());
     for notice in notices {
         let id = Value::Int(notice.id);
@@ -148,8 +148,8 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
-/// Records the outcome of delivering a notice, whose claim ends at `claimed_until_ms`. Call it within a write transaction. Does
-/// nothing if another process has claimed the notice since.
+/// Records the outcome of delivering a notice, whose claim ends at `claimed_until_ms`. Call it
+/// within a write transaction. Does nothing if another process has claimed the notice since.
 pub(crate) async fn record_outcome(
     connection: &mut SqlConnection<'_>,
     id: i64,

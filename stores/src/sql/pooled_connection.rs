@@ -14,8 +14,8 @@ use super::connection::OwnedConnection;
 use super::connection::SqlConnection;
 use crate::embedded::db::{Reader, Writer};
 
-/// A call on a connection: `sql_call!(connection => call(connection, …))`. The closure takes the pooled connection and returns
-/// it with the outcome.
+/// A call on a connection: `sql_call!(connection => call(connection, …))`. The closure takes the
+/// pooled connection and returns it with the outcome.
 macro_rules! sql_call {
     ($connection:ident => $call:expr) => {
         |mut pooled: $crate::sql::pooled_connection::PooledConnection| async move {

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value};
 use crate::recounts::{CountedApplication, RecordedCount, Recount};
 
-/// Counts the athletes of applications from the authorizations. Applications without athletes have no row.
+/// Counts the athletes of applications from the authorizations. Applications without athletes have
+/// no row.
 const COUNT_ATHLETES: &str = "SELECT CAST(a.application_id AS SIGNED), count(DISTINCT a.athlete_id)
     FROM authorizations a LEFT JOIN athletes t ON t.id = a.athlete_id
     WHERE a.revoked_at_us IS NULL AND NOT COALESCE(t.is_deleted, FALSE) AND a.application_id IN ?
     GROUP BY a.application_id";
 
 /// Selects applications `p` with their last recount.
-pub(super) const COUNTABLES: &str = "SELECT CAST(p.id AS SIGNED) AS id,
+pub(super) const SELECT_COUNTED_APPLICATIONS: &str = "SELECT CAST(p.id AS SIGNED) AS id,
         CAST(p.athlete_capacity AS SIGNED) AS athlete_capacity, r.connected, r.counted_at_ms
     FROM applications p LEFT JOIN recounts r ON r.application_id = p.id";
 
@@ -31,8 +32,8 @@ impl FromSqlRow for CountedApplication {
     }
 }
 
-/// Draws a ticket for each application. `ids` are ascending and fit into one statement. Call it within a write transaction, and
-/// count after the commit.
+/// Draws a ticket for each application. `ids` are ascending and fit into one statement. Call it
+/// within a write transaction, and count after the commit.
 pub(crate) async fn draw_tickets(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
@@ -45,7 +46,8 @@ pub(crate) async fn draw_tickets(
         let id = [Value::Int(*id)];
         let statement = "UPDATE recounts SET begun = begun + 1 WHERE application_id = ?";
         if connection.execute(statement, &id).await? == 0 {
-            // If another process inserts the row concurrently, this call fails, is retried and finds the row.
+            // If another process inserts the row concurrently, this call fails, is retried and
+            // finds the row.
             let statement = "INSERT INTO recounts (application_id, begun) VALUES (?, 1)";
             connection.execute(statement, &id).await?;
         }
@@ -82,7 +84,8 @@ pub(crate) async fn recount(
     Ok(tickets.iter().map(recount).collect())
 }
 
-/// Records counts, unless a count with a later ticket is recorded. Call it within a write transaction.
+/// Records counts, unless a count with a later ticket is recorded. Call it within a write
+/// transaction.
 pub(crate) async fn record(connection: &mut SqlConnection<'_>, recounts: &[Recount]) -> Sql<()> {
     for recount in recounts {
         let statement = "UPDATE recounts SET ticket = ?, connected = ?, counted_at_ms = ?

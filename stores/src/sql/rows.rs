@@ -10,13 +10,14 @@ use sqlx::{Arguments, AssertSqlSafe, Encode, Type};
 
 use super::connection::{Dialect, Sql};
 
-/// The possible numbers of rows of a statement, largest first. The text depends only on this number, so few prepared statements
-/// write any number of rows. The largest stays below the limits of 32,766 parameters on SQLite and 65,535 on MySQL.
-const SIZES: [usize; 4] = [512, 64, 8, 1];
+/// The possible numbers of rows of a statement, largest first. The text depends only on this
+/// number, so few prepared statements write any number of rows. The largest stays below the limits
+/// of 32,766 parameters on SQLite and 65,535 on MySQL.
+const ROWS_PER_INSERT: [usize; 4] = [512, 64, 8, 1];
 
 /// A column of rows to write.
 #[derive(Debug)]
-pub(crate) enum Column {
+pub(crate) enum ColumnValues {
     Ints(Vec<Option<i64>>),
     Floats(Vec<Option<f64>>),
     Texts(Vec<Option<String>>),
@@ -36,41 +37,42 @@ pub(crate) enum Conflict {
 
 /// Rows to write to a table. The last column is the version, if there is one.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct TableRows {
     pub(crate) table: &'static str,
     /// The columns of the key; empty where the database assigns it.
     pub(crate) key: &'static [&'static str],
-    /// Columns that never change for a key. They are not updated, so their indexes are not written again.
+    /// Columns that never change for a key. They are not updated, so their indexes are not written
+    /// again.
     fixed: &'static [&'static str],
-    pub(crate) columns: Vec<(&'static str, Column)>,
+    pub(crate) columns: Vec<(&'static str, ColumnValues)>,
     pub(crate) count: usize,
 }
 
-fn ints<T>(rows: &[T], value: impl Fn(&T) -> i64) -> Column {
-    Column::Ints(rows.iter().map(|row| Some(value(row))).collect())
+fn ints<T>(rows: &[T], value: impl Fn(&T) -> i64) -> ColumnValues {
+    ColumnValues::Ints(rows.iter().map(|row| Some(value(row))).collect())
 }
 
-fn ints_or_null<T>(rows: &[T], value: impl Fn(&T) -> Option<i64>) -> Column {
-    Column::Ints(rows.iter().map(value).collect())
+fn ints_or_null<T>(rows: &[T], value: impl Fn(&T) -> Option<i64>) -> ColumnValues {
+    ColumnValues::Ints(rows.iter().map(value).collect())
 }
 
-fn booleans<T>(rows: &[T], value: impl Fn(&T) -> bool) -> Column {
-    Column::Booleans(rows.iter().map(value).collect())
+fn booleans<T>(rows: &[T], value: impl Fn(&T) -> bool) -> ColumnValues {
+    ColumnValues::Booleans(rows.iter().map(value).collect())
 }
 
-fn texts<T>(rows: &[T], value: impl Fn(&T) -> String) -> Column {
-    Column::Texts(rows.iter().map(|row| Some(value(row))).collect())
+fn texts<T>(rows: &[T], value: impl Fn(&T) -> String) -> ColumnValues {
+    ColumnValues::Texts(rows.iter().map(|row| Some(value(row))).collect())
 }
 
-fn texts_or_null<T>(rows: &[T], value: impl Fn(&T) -> Option<String>) -> Column {
-    Column::Texts(rows.iter().map(value).collect())
+fn texts_or_null<T>(rows: &[T], value: impl Fn(&T) -> Option<String>) -> ColumnValues {
+    ColumnValues::Texts(rows.iter().map(value).collect())
 }
 
-impl Rows {
+impl TableRows {
     fn new(
         table: &'static str,
         key: &'static [&'static str],
-        columns: Vec<(&'static str, Column)>,
+        columns: Vec<(&'static str, ColumnValues)>,
         count: usize,
     ) -> Self {
         Self {
@@ -109,7 +111,7 @@ impl Rows {
             ("name", texts_or_null(rows, |row| row.name.clone())),
             ("gender", texts_or_null(rows, gender)),
             ("birth_year", ints_or_null(rows, |row| row.birth_year)),
-            ("weight_kg", Column::Floats(weights)),
+            ("weight_kg", ColumnValues::Floats(weights)),
             ("country", texts_or_null(rows, |row| row.country.clone())),
             ("is_deleted", booleans(rows, |row| row.is_deleted)),
             ("version", ints(rows, |row| row.version)),
@@ -234,7 +236,7 @@ impl Rows {
     }
 
     /// Adds a column.
-    pub(crate) fn with_column(mut self, name: &'static str, column: Column) -> Self {
+    pub(crate) fn with_column(mut self, name: &'static str, column: ColumnValues) -> Self {
         self.columns.push((name, column));
         self
     }
@@ -251,21 +253,21 @@ impl Rows {
     ) -> impl Iterator<Item = InsertStatement<'_>> {
         let (table, names) = (self.table, self.column_names().join(", "));
         let row = format!("({})", vec!["?"; self.columns.len()].join(","));
-        let rule = self.conflict_clause(dialect, conflict);
+        let conflict_clause = self.conflict_clause(dialect, conflict);
         let mut from = 0;
-        SIZES.into_iter().flat_map(move |size| {
+        ROWS_PER_INSERT.into_iter().flat_map(move |size| {
             let count = (self.count - from) / size;
-            let first = from;
+            let start = from;
             from += count * size;
             let statement: Arc<str> = if count == 0 {
                 Arc::default()
             } else {
                 let rows = vec![row.as_str(); size].join(",");
-                format!("INSERT INTO {table} ({names}) VALUES {rows} {rule}").into()
+                format!("INSERT INTO {table} ({names}) VALUES {rows} {conflict_clause}").into()
             };
-            (0..count).map(move |part| InsertStatement {
+            (0..count).map(move |index| InsertStatement {
                 rows: self,
-                from: first + part * size,
+                from: start + index * size,
                 size,
                 statement: Arc::clone(&statement),
             })
@@ -312,7 +314,7 @@ impl Rows {
 /// A statement that inserts a range of the rows.
 #[derive(Debug)]
 pub(crate) struct InsertStatement<'a> {
-    rows: &'a Rows,
+    rows: &'a TableRows,
     from: usize,
     size: usize,
     statement: Arc<str>,
@@ -335,12 +337,14 @@ impl InsertStatement<'_> {
         for row in self.from..self.from + self.size {
             for (_, column) in &self.rows.columns {
                 let added = match column {
-                    Column::Ints(values) => arguments.add(values.get(row).copied().flatten()),
-                    Column::Floats(values) => arguments.add(values.get(row).copied().flatten()),
-                    Column::Texts(values) => {
+                    ColumnValues::Ints(values) => arguments.add(values.get(row).copied().flatten()),
+                    ColumnValues::Floats(values) => {
+                        arguments.add(values.get(row).copied().flatten())
+                    }
+                    ColumnValues::Texts(values) => {
                         arguments.add(values.get(row).and_then(Option::as_deref))
                     }
-                    Column::Booleans(values) => arguments.add(values.get(row).copied()),
+                    ColumnValues::Booleans(values) => arguments.add(values.get(row).copied()),
                 };
                 added.map_err(sqlx::Error::Encode)?;
             }
@@ -356,7 +360,7 @@ mod tests {
     #[test]
     fn statements_cover_all_rows_in_order() {
         for count in [0, 1, 7, 8, 9, 511, 512, 513, 1025] {
-            let rows = Rows::counters(&(0..count).collect::<Vec<i64>>());
+            let rows = TableRows::counters(&(0..count).collect::<Vec<i64>>());
             let mut next = 0;
             for insert in rows.insert_statements(Dialect::Sqlite, Conflict::Keep) {
                 assert_eq!(insert.from, next);
@@ -369,7 +373,8 @@ mod tests {
 
     #[test]
     fn updates_exclude_fixed_columns() {
-        let clause = |dialect| Rows::authorizations(&[]).conflict_clause(dialect, Conflict::Newer);
+        let clause =
+            |dialect| TableRows::authorizations(&[]).conflict_clause(dialect, Conflict::Newer);
         assert_eq!(
             clause(Dialect::Sqlite),
             "ON CONFLICT (id) DO UPDATE SET created_at_us = excluded.created_at_us, \

@@ -1,8 +1,9 @@
 //! A server and its connection pool.
 //!
-//! Every call has a client-side deadline in addition to the server's timeouts. A connection returns to the pool only if its call
-//! succeeded or was rolled back. After a deadline or a cancelled call, it may still have an open transaction or an unread
-//! response. So it is closed, and the server rolls back.
+//! Every call has a client-side deadline in addition to the server's timeouts. A connection returns
+//! to the pool only if its call succeeded or was rolled back. After a deadline or a cancelled call,
+//! it may still have an open transaction or an unread response. So it is closed, and the server
+//! rolls back.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -40,14 +41,15 @@ pub(crate) struct Server {
     pub(crate) views: BTreeSet<String>,
 }
 
-/// Connections that were idle for longer are closed, because a firewall or load balancer may have dropped them.
+/// Connections that were idle for longer are closed, because a firewall or load balancer may have
+/// dropped them.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Server {
     /// A server without connections.
     pub(crate) fn new(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
         tls::install_crypto_provider();
-        let millis = Duration::from_millis;
+        let from_millis = Duration::from_millis;
         let base = match (options.server, options.database.as_str()) {
             (SqlServer::Postgres, _) | (SqlServer::MySql, "") => "backstitch",
             (SqlServer::MySql, database) => database,
@@ -59,21 +61,22 @@ impl Server {
             options.host(),
             options.port()
         );
-        let (once, all) = (
-            millis(options.request_timeout_ms),
-            millis(options.retry_timeout_ms),
+        let (attempt_timeout, total_timeout) = (
+            from_millis(options.request_timeout_ms),
+            from_millis(options.retry_timeout_ms),
         );
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         if schema.len() > 63 || !schema.bytes().all(is_allowed) {
-            let why = "the schema's name must consist of at most 63 letters, digits, '_' and '-'";
-            return Err(Error::broken(format!("using {name}"), why));
+            let reason =
+                "the schema's name must consist of at most 63 letters, digits, '_' and '-'";
+            return Err(Error::broken(format!("using {name}"), reason));
         }
         let connections_max = usize::try_from(options.connections_max.max(1)).unwrap_or(1);
         Ok(Self {
             options: options.clone(),
             schema,
             certificates: tls::read_certificates(&options.ca_file)?,
-            retry_policy: RetryPolicy::new(name, once, all),
+            retry_policy: RetryPolicy::new(name, attempt_timeout, total_timeout),
             idle: Arc::default(),
             permits: Arc::new(Semaphore::new(connections_max)),
             views: BTreeSet::new(),
@@ -140,14 +143,14 @@ impl Server {
         with_timeout(connect_timeout, connect).await
     }
 
-    /// Retries a call until it succeeds, fails for good, or times out. Each call is idempotent, or recognizes its own commit
-    /// after a lost response.
+    /// Retries a call until it succeeds, fails for good, or times out. Each call is idempotent, or
+    /// recognizes its own commit after a lost response.
     pub(crate) async fn retry<T, F: Future<Output = Sql<T>>>(
         &self,
         operation: &str,
         mut call: impl FnMut() -> F,
     ) -> Result<T> {
-        let once = || {
+        let try_once = || {
             let attempt = call();
             async move {
                 attempt
@@ -155,7 +158,7 @@ impl Server {
                     .map_err(|error| self.classify_error(operation, &error))
             }
         };
-        self.retry_policy.retry(operation, once).await
+        self.retry_policy.retry(operation, try_once).await
     }
 
     /// See [`super::database::Database::read`].
@@ -167,9 +170,10 @@ impl Server {
         self.retry(operation, || async {
             let connection = PooledConnection::Server(self.acquire().await?);
             let (connection, outcome) = call(connection).await;
-            // After any error the connection is closed, which is cheap enough because errors are rare.
+            // After any error the connection is closed, which is cheap enough because errors are
+            // rare.
             let value = outcome?;
-            release(connection);
+            release_connection(connection);
             Ok(value)
         })
         .await
@@ -188,13 +192,13 @@ impl Server {
             match outcome {
                 Ok(value) => {
                     connection.borrow().execute_raw("COMMIT").await?;
-                    release(connection);
+                    release_connection(connection);
                     Ok(value)
                 }
                 Err(error) => {
                     let is_usable = matches!(error, sqlx::Error::Database(_));
                     if is_usable && connection.borrow().execute_raw("ROLLBACK").await.is_ok() {
-                        release(connection);
+                        release_connection(connection);
                     }
                     Err(error)
                 }
@@ -204,7 +208,7 @@ impl Server {
     }
 }
 
-fn release(pooled: PooledConnection) {
+fn release_connection(pooled: PooledConnection) {
     if let PooledConnection::Server(connection) = pooled {
         connection.release();
     }

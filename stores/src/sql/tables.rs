@@ -28,7 +28,7 @@ const fn id_table(name: &'static str) -> Table {
 }
 
 /// The table of a row.
-pub(crate) const fn table(row: &Entity) -> Table {
+pub(crate) const fn find_table(row: &Entity) -> Table {
     match row {
         Entity::Effort(_) => id_table("efforts"),
         Entity::Athlete(_) => id_table("athletes"),

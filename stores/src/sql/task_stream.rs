@@ -7,8 +7,9 @@ use tokio::task::JoinSet;
 
 use crate::{Error, Result};
 
-/// Streams the values that tasks send, until the tasks end or the first error. Dropping the stream ends the tasks.
-pub(super) fn task_stream<T: Send + 'static>(
+/// Streams the values that tasks send, until the tasks end or the first error. Dropping the stream
+/// ends the tasks.
+pub(super) fn stream_from_tasks<T: Send + 'static>(
     receiver: Receiver<Result<T>>,
     tasks: JoinSet<()>,
     operation: &'static str,

@@ -1,6 +1,7 @@
 //! User queries: one SELECT in a read-only transaction with a time limit.
 //!
-//! The query becomes a subquery of an outer SELECT, so it cannot write. All values are cast to text.
+//! The query becomes a subquery of an outer SELECT, so it cannot write. All values are cast to
+//! text.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::OwnedConnection;
 use super::connection::{Dialect, Sql};
 use super::database::{DedicatedConnection, OpenDatabase};
-use super::task_stream::task_stream;
+use super::task_stream::stream_from_tasks;
 use crate::entities::{QueryResult, QueryRows};
 use crate::{Error, Result};
 
@@ -53,8 +54,8 @@ pub(super) async fn run(
             sender: &sender,
             deadline,
         };
-        let read = read(&mut connection, &table, &column_names, blocks).await;
-        if let Err(error) = read {
+        let outcome = read(&mut connection, &table, &column_names, blocks).await;
+        if let Err(error) = outcome {
             // The receiver may have been dropped.
             let error = classify_error(&to_store_error, error);
             sender.send(Err(error)).await.ok();
@@ -62,7 +63,7 @@ pub(super) async fn run(
     });
     Ok(QueryResult {
         columns,
-        rows: task_stream(receiver, task, OPERATION),
+        rows: stream_from_tasks(receiver, task, OPERATION),
     })
 }
 
@@ -80,8 +81,8 @@ async fn begin(
             sqlx::raw_sql(AssertSqlSafe(begin))
                 .execute(&mut *connection)
                 .await?;
-            Ok(column_names(
-                &(&mut *connection).prepare(select_all(table)).await?,
+            Ok(list_column_names(
+                &(&mut *connection).prepare(build_select_all(table)).await?,
             ))
         }
         #[cfg(feature = "mysql")]
@@ -97,8 +98,8 @@ async fn begin(
             sqlx::raw_sql(AssertSqlSafe(begin))
                 .execute(&mut *connection)
                 .await?;
-            Ok(column_names(
-                &(&mut *connection).prepare(select_all(table)).await?,
+            Ok(list_column_names(
+                &(&mut *connection).prepare(build_select_all(table)).await?,
             ))
         }
         DedicatedConnection::File(connection) => {
@@ -106,8 +107,8 @@ async fn begin(
             let mut handle = connection.lock_handle().await?;
             handle.set_progress_handler(STEPS_PER_CHECK, move || Instant::now() < deadline);
             drop(handle);
-            Ok(column_names(
-                &(&mut *connection).prepare(select_all(table)).await?,
+            Ok(list_column_names(
+                &(&mut *connection).prepare(build_select_all(table)).await?,
             ))
         }
     }
@@ -124,9 +125,9 @@ async fn read(
     connection: &mut DedicatedConnection,
     table: &str,
     columns: &[String],
-    to: BlockSender<'_>,
+    blocks: BlockSender<'_>,
 ) -> Sql<()> {
-    let statement = AssertSqlSafe(select_as_text(
+    let statement = AssertSqlSafe(build_text_select(
         table,
         columns,
         connection.borrow().dialect(),
@@ -135,21 +136,21 @@ async fn read(
         #[cfg(feature = "postgres")]
         DedicatedConnection::Server(OwnedConnection::Postgres(connection)) => {
             let rows = sqlx::query(statement).persistent(false).fetch(connection);
-            send_blocks::<sqlx::Postgres>(rows, columns.len(), to).await
+            send_blocks::<sqlx::Postgres>(rows, columns.len(), blocks).await
         }
         #[cfg(feature = "mysql")]
         DedicatedConnection::Server(OwnedConnection::MySql(connection)) => {
             let rows = sqlx::query(statement).persistent(false).fetch(connection);
-            send_blocks::<sqlx::MySql>(rows, columns.len(), to).await
+            send_blocks::<sqlx::MySql>(rows, columns.len(), blocks).await
         }
         DedicatedConnection::File(connection) => {
             let rows = sqlx::query(statement).persistent(false).fetch(connection);
-            send_blocks::<sqlx::Sqlite>(rows, columns.len(), to).await
+            send_blocks::<sqlx::Sqlite>(rows, columns.len(), blocks).await
         }
     }
 }
 
-/// The query as a subquery, without its final semicolon.
+/// Converts the query to a subquery, without its final semicolon.
 ///
 /// # Errors
 /// [`Error::Refused`] for more than one statement.
@@ -164,8 +165,8 @@ fn as_subquery(query: &str) -> Result<String> {
     Ok(format!("(\n{query}\n) AS user_query"))
 }
 
-/// The statement that reads the columns of the subquery as text.
-fn select_as_text(table: &str, columns: &[String], dialect: Dialect) -> String {
+/// Builds the statement that reads the columns of the subquery as text.
+fn build_text_select(table: &str, columns: &[String], dialect: Dialect) -> String {
     let (quote, text) = match dialect {
         Dialect::Postgres => ('"', "text"),
         Dialect::MySql => ('`', "CHAR"),
@@ -179,13 +180,13 @@ fn select_as_text(table: &str, columns: &[String], dialect: Dialect) -> String {
     format!("SELECT {columns} FROM {table}")
 }
 
-/// The statement that selects all columns of the subquery.
-fn select_all(table: &str) -> SqlStr {
+/// Builds the statement that selects all columns of the subquery.
+fn build_select_all(table: &str) -> SqlStr {
     AssertSqlSafe(format!("SELECT * FROM {table}")).into_sql_str()
 }
 
-/// The names of the columns of a statement.
-fn column_names(prepared: &impl Statement) -> Vec<String> {
+/// Lists the names of the columns of a statement.
+fn list_column_names(prepared: &impl Statement) -> Vec<String> {
     let columns = prepared.columns().iter();
     columns.map(|column| column.name().to_owned()).collect()
 }
@@ -194,7 +195,7 @@ fn column_names(prepared: &impl Statement) -> Vec<String> {
 async fn send_blocks<DB: Database>(
     mut rows: BoxStream<'_, Sql<DB::Row>>,
     columns: usize,
-    to: BlockSender<'_>,
+    blocks: BlockSender<'_>,
 ) -> Sql<()>
 where
     for<'r> String: Decode<'r, DB> + Type<DB>,
@@ -202,20 +203,22 @@ where
 {
     let mut block: QueryRows = Vec::new();
     loop {
-        let late = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
-        let row = timeout_at(to.deadline, rows.next()).await.map_err(late)?;
+        let to_timeout_error = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+        let row = timeout_at(blocks.deadline, rows.next())
+            .await
+            .map_err(to_timeout_error)?;
         if let Some(row) = &row {
             let row = row.as_ref().map_err(|error| {
                 sqlx::Error::Protocol(format!(
                     "{error}; a query is read-only and has a time limit"
                 ))
             })?;
-            let value = |at| row.try_get_unchecked::<Option<String>, _>(at);
+            let value = |index| row.try_get_unchecked::<Option<String>, _>(index);
             block.push((0..columns).map(value).collect::<Sql<_>>()?);
         }
         if block.len() == BLOCK_ROWS || row.is_none() {
             let is_last = row.is_none();
-            let sent = to.sender.send(Ok(std::mem::take(&mut block))).await;
+            let sent = blocks.sender.send(Ok(std::mem::take(&mut block))).await;
             if sent.is_err() || is_last {
                 return Ok(());
             }
@@ -227,7 +230,7 @@ where
 fn classify_error(to_store_error: &impl Fn(sqlx::Error) -> Error, error: sqlx::Error) -> Error {
     match error {
         sqlx::Error::Database(error) => Error::Refused(format!("{OPERATION}: {error}")),
-        sqlx::Error::Protocol(why) => Error::Refused(format!("{OPERATION}: {why}")),
+        sqlx::Error::Protocol(reason) => Error::Refused(format!("{OPERATION}: {reason}")),
         sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
             Error::Refused(format!("{OPERATION}: the query exceeded its time limit"))
         }
@@ -248,7 +251,7 @@ mod tests {
             assert!(as_subquery(query).is_err(), "{query}");
         }
         assert_eq!(
-            select_as_text("t", &["a\"b".to_owned()], Dialect::Postgres),
+            build_text_select("t", &["a\"b".to_owned()], Dialect::Postgres),
             "SELECT CAST(\"a\"\"b\" AS text) FROM t"
         );
     }

@@ -6,21 +6,21 @@ use schemas::entities::Entity;
 
 use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value};
 use super::sqlite;
-use super::tables::{Table, table};
+use super::tables::{Table, find_table};
 
 /// Returns the stored version of each row, or `None` for rows that are not stored.
-pub(crate) async fn versions(
+pub(crate) async fn fetch_versions(
     connection: &mut SqlConnection<'_>,
     rows: &[Entity],
 ) -> Sql<Vec<Option<i64>>> {
     let mut tables: BTreeMap<Table, Vec<(i64, i64)>> = BTreeMap::new();
     for row in rows {
-        tables.entry(table(row)).or_default().push(row.id());
+        tables.entry(find_table(row)).or_default().push(row.id());
     }
     let mut known = HashMap::with_capacity(rows.len());
     for (table, ids) in tables {
         for ids in ids.chunks(IDS_PER_STATEMENT) {
-            let stored = stored(connection, table, ids).await?;
+            let stored = fetch_stored(connection, table, ids).await?;
             known.extend(
                 stored
                     .into_iter()
@@ -28,12 +28,12 @@ pub(crate) async fn versions(
             );
         }
     }
-    let version = |row: &Entity| known.get(&(table(row), row.id())).copied();
+    let version = |row: &Entity| known.get(&(find_table(row), row.id())).copied();
     Ok(rows.iter().map(version).collect())
 }
 
 /// Reads ids and versions. For pairs of ids, the result may include other rows.
-async fn stored(
+async fn fetch_stored(
     connection: &mut SqlConnection<'_>,
     table: Table,
     ids: &[(i64, i64)],
@@ -50,7 +50,7 @@ async fn stored(
             .await;
     };
     if let Some(connection) = connection.as_sqlite() {
-        return sqlite::pair_versions(connection, table, ids).await;
+        return sqlite::fetch_pair_versions(connection, table, ids).await;
     }
     let seconds: Vec<i64> = ids.iter().map(|id| id.1).collect();
     let statement = format!(

@@ -1,7 +1,7 @@
 //! Checks the columns of an app's own views.
 //!
-//! The app defines the columns of views that replace tables. `check`, and opening the store, report columns that do not fit
-//! before any row is read.
+//! The app defines the columns of views that replace tables. `check`, and opening the store, report
+//! columns that do not fit before any row is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use super::connection::{Dialect, OwnedConnection, Sql, SqlConnection};
 use super::mysql;
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::rows::Rows;
+use super::rows::TableRows;
 
-/// The tables that an app may replace by views, with their columns and without rows.
-fn replaceable() -> [Rows; 8] {
+/// Lists the tables that an app may replace by views, with their columns and without rows.
+fn list_replaceable_tables() -> [TableRows; 8] {
     [
-        Rows::applications(&[]),
-        Rows::athletes(&[]),
-        Rows::authorizations(&[]),
-        Rows::memberships(&[]),
-        Rows::disqualified(&[]),
-        Rows::efforts(&[]),
-        Rows::follows(&[]),
-        Rows::entity_names("", &[]),
+        TableRows::applications(&[]),
+        TableRows::athletes(&[]),
+        TableRows::authorizations(&[]),
+        TableRows::memberships(&[]),
+        TableRows::disqualified(&[]),
+        TableRows::efforts(&[]),
+        TableRows::follows(&[]),
+        TableRows::entity_names("", &[]),
     ]
 }
 
@@ -34,12 +34,13 @@ pub(crate) type ViewColumn = (String, String, String, String);
 struct Catalog {
     views: &'static str,
     columns: &'static str,
-    fits: fn(ColumnKind, &str) -> bool,
+    can_represent: fn(ColumnKind, &str) -> bool,
     /// Describes the required type, and the expression that converts to it.
-    expected: fn(ColumnKind) -> &'static str,
+    describe_expected: fn(ColumnKind) -> &'static str,
 }
 
-/// Returns the tables of this schema that are views, and the problems of their columns as sentences.
+/// Returns the tables of this schema that are views, and the problems of their columns as
+/// sentences.
 pub(crate) async fn check_views(
     connection: &mut SqlConnection<'_>,
 ) -> Sql<(BTreeSet<String>, Vec<String>)> {
@@ -48,15 +49,15 @@ pub(crate) async fn check_views(
         Dialect::Postgres => Catalog {
             views: postgres::VIEWS,
             columns: postgres::COLUMNS,
-            fits: postgres::fits,
-            expected: postgres::expected,
+            can_represent: postgres::can_represent,
+            describe_expected: postgres::describe_expected,
         },
         #[cfg(feature = "mysql")]
         Dialect::MySql => Catalog {
             views: mysql::VIEWS,
             columns: mysql::COLUMNS,
-            fits: mysql::fits,
-            expected: mysql::expected,
+            can_represent: mysql::can_represent,
+            describe_expected: mysql::describe_expected,
         },
         // A file has no views.
         _ => return Ok((BTreeSet::new(), Vec::new())),
@@ -74,18 +75,18 @@ pub(crate) async fn check_views(
         })
         .collect();
     let mut problems = Vec::new();
-    for Rows { table, columns, .. } in replaceable() {
+    for TableRows { table, columns, .. } in list_replaceable_tables() {
         if !views.contains(table) {
             continue;
         }
         for (column, values) in &columns {
             let kind = ColumnKind::from_column(column, values);
             let problem = match types.get(&(table, *column)) {
-                Some((_, compared)) if (catalog.fits)(kind, compared) => continue,
+                Some((_, compared)) if (catalog.can_represent)(kind, compared) => continue,
                 Some((displayed, _)) => format!("is of the type {displayed}"),
                 None => "is missing".to_owned(),
             };
-            let expected = (catalog.expected)(kind);
+            let expected = (catalog.describe_expected)(kind);
             problems.push(format!(
                 "the column {column} of the view {table} {problem}; it has to be {expected}"
             ));
@@ -94,8 +95,8 @@ pub(crate) async fn check_views(
     Ok((views, problems))
 }
 
-/// Reports views without an index for groups: reading a group would scan all rows.
-pub(crate) async fn unindexed_views(
+/// Finds views without an index for groups: reading a group would scan all rows.
+pub(crate) async fn find_unindexed_views(
     connection: &mut OwnedConnection,
     views: &BTreeSet<String>,
 ) -> Sql<Vec<String>> {

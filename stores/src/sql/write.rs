@@ -7,11 +7,11 @@ use sqlx::sqlite::SqliteArguments;
 use super::connection::{Dialect, Sql, SqlConnection};
 #[cfg(feature = "postgres")]
 use super::postgres;
-use super::rows::{Conflict, Rows};
+use super::rows::{Conflict, TableRows};
 
 pub(crate) async fn write(
     connection: &mut SqlConnection<'_>,
-    rows: &Rows,
+    rows: &TableRows,
     conflict: Conflict,
 ) -> Sql<()> {
     if rows.count == 0 {

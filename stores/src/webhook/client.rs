@@ -14,7 +14,7 @@ use reqwest::{StatusCode, Url, header, redirect};
 use sha2::Sha256;
 
 use super::{NoticesOptions, WebhookResponse, WebhookSender};
-use crate::retry::error_chain;
+use crate::retry::format_error_chain;
 use crate::{Error, Result, Secret, tls};
 
 /// The prefix of a secret in base64.
@@ -52,24 +52,27 @@ impl Webhook {
             return Ok(None);
         }
         // The URL may contain a secret, so it is not shown.
-        let wrong = |why: &str| Error::broken("using notices.webhook_url", why);
-        let url =
-            Url::parse(options.webhook_url.reveal()).map_err(|error| wrong(&error.to_string()))?;
+        let url_error = |reason: &str| Error::broken("using notices.webhook_url", reason);
+        let url = Url::parse(options.webhook_url.reveal())
+            .map_err(|error| url_error(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(wrong("is not a URL such as https://example.com/hooks"));
+            return Err(url_error("is not a URL such as https://example.com/hooks"));
         }
         let mut secrets = vec![parse_signing_key(
             "notices.webhook_secret",
             &options.webhook_secret,
         )?];
         if !options.webhook_secret_before.is_empty() {
-            let before = &options.webhook_secret_before;
-            secrets.push(parse_signing_key("notices.webhook_secret_before", before)?);
+            let previous = &options.webhook_secret_before;
+            secrets.push(parse_signing_key(
+                "notices.webhook_secret_before",
+                previous,
+            )?);
         }
         let timeout = Duration::from_millis(options.request_timeout_ms.max(1));
         // A redirect would pass the message to an unknown server.
-        let unusable = |error: reqwest::Error| wrong(&error.without_url().to_string());
-        let http = tls::http_client(&options.ca_file, &unusable)?
+        let unusable = |error: reqwest::Error| url_error(&error.without_url().to_string());
+        let http = tls::http_client_builder(&options.ca_file, &unusable)?
             .connect_timeout(timeout)
             .timeout(timeout)
             .redirect(redirect::Policy::none());
@@ -81,11 +84,11 @@ impl Webhook {
         }))
     }
 
-    fn signatures(&self, id: &str, at_s: i64, body: &[u8]) -> String {
+    fn sign(&self, id: &str, timestamp_s: i64, body: &[u8]) -> String {
         let signatures = self.secrets.iter().filter_map(|key| {
             // A key may have any length.
             let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).ok()?;
-            mac.update(format!("{id}.{at_s}.").as_bytes());
+            mac.update(format!("{id}.{timestamp_s}.").as_bytes());
             mac.update(body);
             let code = mac.finalize().into_bytes();
             Some(format!("v1,{}", STANDARD.encode(code)))
@@ -96,29 +99,31 @@ impl Webhook {
 
 /// Decodes a secret.
 fn parse_signing_key(name: &str, secret: &Secret) -> Result<SigningKey> {
-    let wrong = |why: &str| {
-        let how = format!(
-            "{why}; write whsec_ and {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes in base64, such as whsec_$(openssl rand -base64 32)"
+    let secret_error = |reason: &str| {
+        let advice = format!(
+            "{reason}; write whsec_ and {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes in base64, such as whsec_$(openssl rand -base64 32)"
         );
-        Error::broken(format!("using {name}"), how)
+        Error::broken(format!("using {name}"), advice)
     };
     let text = secret.reveal().trim();
     if text.is_empty() {
-        return Err(wrong("is not set, but notices must be signed"));
+        return Err(secret_error("is not set, but notices must be signed"));
     }
     let Some(code) = text.strip_prefix(PREFIX) else {
-        return Err(wrong("does not begin with whsec_"));
+        return Err(secret_error("does not begin with whsec_"));
     };
-    let key = STANDARD.decode(code).map_err(|_| wrong("is not base64"))?;
+    let key = STANDARD
+        .decode(code)
+        .map_err(|_| secret_error("is not base64"))?;
     if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&key.len()) {
-        return Err(wrong("has a wrong length"));
+        return Err(secret_error("has a wrong length"));
     }
     Ok(SigningKey(key))
 }
 
 #[async_trait]
 impl WebhookSender for Webhook {
-    async fn post(&self, id: &str, at_s: i64, body: &[u8]) -> WebhookResponse {
+    async fn post(&self, id: &str, timestamp_s: i64, body: &[u8]) -> WebhookResponse {
         let request = self
             .http
             .post(self.url.clone())
@@ -128,26 +133,26 @@ impl WebhookSender for Webhook {
                 concat!("backstitch/", env!("CARGO_PKG_VERSION")),
             )
             .header("webhook-id", id)
-            .header("webhook-timestamp", at_s.to_string())
-            .header("webhook-signature", self.signatures(id, at_s, body))
+            .header("webhook-timestamp", timestamp_s.to_string())
+            .header("webhook-signature", self.sign(id, timestamp_s, body))
             .body(body.to_vec());
         // The body of the response is not needed, and not read.
-        let answer = match request.send().await {
-            Ok(answer) => answer,
+        let response = match request.send().await {
+            Ok(response) => response,
             Err(error) => {
-                return WebhookResponse::Retry(error_chain(&error.without_url()), None);
+                return WebhookResponse::Retry(format_error_chain(&error.without_url()), None);
             }
         };
-        let status = answer.status();
+        let status = response.status();
         if status.is_success() {
             return WebhookResponse::Accepted;
         }
         if status == StatusCode::GONE {
             return WebhookResponse::Gone;
         }
-        let after = answer.headers().get(header::RETRY_AFTER);
-        let after = after.and_then(|after| after.to_str().ok()?.parse().ok());
-        WebhookResponse::Retry(format!("the server returned {status}"), after)
+        let retry_after_s = response.headers().get(header::RETRY_AFTER);
+        let retry_after_s = retry_after_s.and_then(|value| value.to_str().ok()?.parse().ok());
+        WebhookResponse::Retry(format!("the server returned {status}"), retry_after_s)
     }
 
     fn timeout(&self) -> Duration {
@@ -175,22 +180,24 @@ mod tests {
         let hook = Webhook::from_options(&options(SECRET)).expect("options");
         let hook = hook.expect("a hook");
         let body = br#"{"test": 2432232314}"#;
-        let signature = hook.signatures("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
+        let signature = hook.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
         assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
-        let both = NoticesOptions {
+        let with_two_secrets = NoticesOptions {
             webhook_secret_before: Secret::from(SECRET.to_owned()),
             ..options("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
         };
-        let both = Webhook::from_options(&both)
+        let with_two_secrets = Webhook::from_options(&with_two_secrets)
             .expect("options")
             .expect("a hook");
-        let signatures = both.signatures("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
-        let (_, before) = signatures.split_once(' ').expect("two");
-        assert_eq!(before, signature);
-        let shown = format!("{both:?}");
+        let signatures = with_two_secrets.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
+        let (_, second) = signatures.split_once(' ').expect("two");
+        assert_eq!(second, signature);
+        let debug_text = format!("{with_two_secrets:?}");
         assert!(
-            !shown.contains("AAAA") && !shown.contains("77, 242") && !shown.contains("sesame"),
-            "{shown}"
+            !debug_text.contains("AAAA")
+                && !debug_text.contains("77, 242")
+                && !debug_text.contains("sesame"),
+            "{debug_text}"
         );
     }
 
@@ -210,21 +217,21 @@ mod tests {
             assert!(!error.contains("sesame"), "{error}");
         }
         for url in ["ftp://x/", "127.0.0.1", "http://"] {
-            let wrong = NoticesOptions {
+            let invalid = NoticesOptions {
                 webhook_url: Secret::from(url.to_owned()),
                 ..options(SECRET)
             };
-            assert!(Webhook::from_options(&wrong).is_err(), "{url}");
+            assert!(Webhook::from_options(&invalid).is_err(), "{url}");
         }
     }
 
     #[tokio::test]
     async fn connection_errors_do_not_show_the_url() {
         let hook = Webhook::from_options(&options(SECRET)).expect("options");
-        let answer = hook.expect("a hook").post("1", 1, b"{}").await;
-        let WebhookResponse::Retry(why, None) = answer else {
-            panic!("{answer:?}");
+        let response = hook.expect("a hook").post("1", 1, b"{}").await;
+        let WebhookResponse::Retry(reason, None) = response else {
+            panic!("{response:?}");
         };
-        assert!(!why.is_empty() && !why.contains("sesame"), "{why}");
+        assert!(!reason.is_empty() && !reason.contains("sesame"), "{reason}");
     }
 }

@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Int64Type, TimeUnit, TimestampMicrosecondType};
 use jobs::Job as View;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 
 use super::job::Job;
 
@@ -52,7 +52,7 @@ pub(crate) fn totals(job: &Job, data: &Path) -> (Totals, u64) {
             let counts = batch["count"].as_primitive::<Int64Type>().values();
             let keys = batch["row"].as_binary::<i32>().iter().flatten();
             let begins = match view_job.bucket() {
-                Width::All => None,
+                BucketWidth::All => None,
                 _ => view_job
                     .row()
                     .decode_columns(keys, &[0])

@@ -13,7 +13,9 @@ use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use futures::{StreamExt, TryStreamExt};
 use jobs::Catalog;
-use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
+use schemas::entities::{
+    AuthorizationBatchBuilder, AuthorizationRow, EffortBatchBuilder, EffortRow,
+};
 use schemas::source::Source;
 use stores::Stores;
 use tests::process::done;
@@ -205,7 +207,7 @@ pub(crate) fn take_snapshot(job: Source, folder: &Path) {
         let stores = Stores::embedded(&data).await.expect("the embedded stores");
         // Spill files are deleted with their engine.
         let engine = engine(&data);
-        let rows = dump(job, folder, &engine.session()).await;
+        let rows = dump(job, folder, &engine.create_session()).await;
         let entities = Arc::new(Rows::new(rows));
         let batch = built(&stores, &data, Some(entities), Catalog::default());
         let taken = batch.snapshot(job, &(), &CancellationToken::new()).await;
@@ -233,8 +235,8 @@ async fn dump(job: Source, folder: &Path, session: &SessionContext) -> Dump {
     let rows = session.sql(query).await.expect("a query");
     let rows = rows.execute_stream().await.expect("rows");
     let broken = |why: datafusion::error::DataFusionError| stores::Error::Broken {
-        what: "the generated rows".to_owned(),
-        why: why.to_string(),
+        operation: "the generated rows".to_owned(),
+        reason: why.to_string(),
     };
     let columns = move |batch: RecordBatch| {
         if job == Source::Efforts {
@@ -259,7 +261,7 @@ fn efforts(batch: &RecordBatch) -> RecordBatch {
     let weight = weight.as_primitive::<Float64Type>();
     let is = |name| batch[name].as_boolean();
     let (deleted, gone, disqualified) = (is("deleted"), is("athlete_deleted"), is("disqualified"));
-    let mut columns = EffortColumns::default();
+    let mut columns = EffortBatchBuilder::default();
     for row in 0..batch.num_rows() {
         let pushed = columns.push(&EffortRow {
             id: id.value(row),
@@ -288,7 +290,7 @@ fn authorizations(batch: &RecordBatch) -> RecordBatch {
     let int = |name| ints(batch, name);
     let (id, application, athlete) = (int("id"), int("application_id"), int("athlete_id"));
     let gone = batch["athlete_deleted"].as_boolean();
-    let mut columns = AuthorizationColumns::default();
+    let mut columns = AuthorizationBatchBuilder::default();
     for row in 0..batch.num_rows() {
         columns.push(&AuthorizationRow {
             id: id.value(row),

@@ -113,7 +113,7 @@ pub(crate) fn built(
     entities: Option<Arc<dyn EntityRead>>,
     catalog: Catalog,
 ) -> Batch {
-    let mut ports = batch_ports(stores, Arc::new(FixedClock::at_ms(now_ms())));
+    let mut ports = batch_ports(stores, Arc::new(FixedClock::new(now_ms())));
     ports.entities = entities.unwrap_or(ports.entities);
     Batch::new(ports, catalog, engine(data), BatchOptions::default())
 }
@@ -137,7 +137,7 @@ fn dump(folder: &Path) -> Dump {
         let files = futures::stream::iter(paths.into_iter().map(Ok));
         Ok::<_, stores::Error>(files.and_then(move |path: String| {
             let archive = archive.clone();
-            async move { archive.columns(&path, None, BATCH_ROWS, None).await }
+            async move { archive.read_columns(&path, None, BATCH_ROWS, None).await }
         }))
     };
     futures::stream::once(files)

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use jobs::counting::{Counting, CountingSection, RecountPolicy, should_recount};
+use jobs::counting::{CountingClasses, CountingSection, RecountPolicy, should_recount};
 use schemas::random::{RandomNumbers, SeededRandom};
 use schemas::source::Source;
 use serde_json::json;
@@ -67,8 +67,8 @@ fn section() -> CountingSection {
     }
 }
 
-fn classes() -> Counting {
-    Counting::parse(&[section()]).expect("a class")
+fn classes() -> CountingClasses {
+    CountingClasses::parse(&[section()]).expect("a class")
 }
 
 /// An installation with applications.
@@ -187,7 +187,7 @@ impl Bench {
 /// Simulates days of an application: the error of the displayed count at each event, and its age.
 fn simulate_error(size: u64) {
     let classes = classes();
-    let policy: RecountPolicy = classes.policy_for(1, 1).expect("it recounts");
+    let policy: RecountPolicy = classes.find_policy(1, 1).expect("it recounts");
     let (draws, mut days) = (SeededRandom::new(size), Days::new(size));
     let events = (as_f64(size) * EVENTS_PER_DAY * DAYS).round();
     let step_ms = DAYS * DAY_MS / events;

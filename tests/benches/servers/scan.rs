@@ -8,7 +8,7 @@ use arrow::array::{BinaryArray, Int64Array};
 use futures::{StreamExt, TryStreamExt, stream};
 use schemas::key::KeyShape;
 use schemas::source::Source;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::embedded::DataFolder;
 use stores::namespace::Namespace;
@@ -92,7 +92,7 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
     let shape = AggregateShape {
         view: VIEW.to_owned(),
         group: KeyShape::default(),
-        partition: Width::All,
+        partition: BucketWidth::All,
         row: KeyShape::default(),
     };
     let source = Source::Plays;
@@ -102,7 +102,8 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
         views.seal(source, 1, "bench").await?;
         for from in (0..rows).step_by(usize::try_from(STEP_ROWS).unwrap_or(usize::MAX)) {
             let numbers = || from..rows.min(from + STEP_ROWS);
-            let parts = numbers().map(|n| AggregateShape::partition_key(0, &part(n).to_be_bytes()));
+            let parts =
+                numbers().map(|n| AggregateShape::encode_partition_key(0, &part(n).to_be_bytes()));
             let load = NewRows {
                 partitions: BinaryArray::from_iter_values(parts),
                 rows: BinaryArray::from_iter_values(numbers().map(|n| format!("{n:032}"))),
@@ -128,7 +129,7 @@ fn scanned(runtime: &Runtime, views: &dyn ViewsScan, readers: usize, rows: u64) 
     } else {
         NonZeroU32::new(SHARES).expect("some shares")
     };
-    let shares = ScanShare::each(of).map(|share| scan(views, share));
+    let shares = ScanShare::list_all(of).map(|share| scan(views, share));
     let shares: Vec<_> = shares.collect();
     let all = stream::iter(shares).buffer_unordered(readers);
     let all = all.fold(0, async |sum, found| sum + found);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jobs::board::VersionTrees;
-use jobs::tree::{Node, NodeId, Nodes};
+use jobs::tree::{Node, NodeId, NodeReader};
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
 use stores::views::NodeName;
@@ -26,10 +26,10 @@ pub struct StoredNodes<'a> {
     pub key: &'a [u8],
 }
 
-impl Nodes for StoredNodes<'_> {
+impl NodeReader for StoredNodes<'_> {
     type Error = String;
 
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
+    async fn read_nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
         let names: Vec<NodeName> = ids.iter().map(|id| *id.as_bytes()).collect();
         let views = &self.world.stores.views;
         let found = views.nodes(self.job.view(), self.key, &names).await;
@@ -66,7 +66,10 @@ pub async fn nodes(world: &World) -> (KeyedNodes, KeyedNodes) {
                 let trees =
                     VersionTrees::open(&root, !job.score().0.is_empty()).expect("a version");
                 for tree in trees.trees() {
-                    let ids = tree.walk_ids(&nodes_of_key).await.expect("inner nodes");
+                    let ids = tree
+                        .list_node_ids(&nodes_of_key)
+                        .await
+                        .expect("inner nodes");
                     let ids = ids.iter().map(|id| *id.as_bytes());
                     named.extend(ids.map(|name| (view.to_owned(), id, name)));
                 }

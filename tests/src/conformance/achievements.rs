@@ -93,16 +93,16 @@ pub async fn published_positions_are_stored(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
     let state_id = |source, partition| PartitionId { source, partition };
     let one = state_id(Source::Efforts, 0);
-    assert_eq!(store.published_through(one).await?, None);
-    for through in [5, 9, 0] {
-        store.record_published_through(one, through).await?;
-        assert_eq!(store.published_through(one).await?, Some(through));
+    assert_eq!(store.published_end(one).await?, None);
+    for end in [5, 9, 0] {
+        store.record_published_end(one, end).await?;
+        assert_eq!(store.published_end(one).await?, Some(end));
     }
     for other in [
         state_id(Source::Efforts, 1),
         state_id(Source::Authorizations, 0),
     ] {
-        assert_eq!(store.published_through(other).await?, None);
+        assert_eq!(store.published_end(other).await?, None);
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ fn number(row: u64) -> i64 {
 
 /// Reads the numbers of some row groups, a few at a time.
 async fn read(archive: &Archive, path: &str, groups: &[usize]) -> Result<Vec<i64>> {
-    let batches = archive.rows(path, groups.to_vec(), 4).await?;
+    let batches = archive.read_rows(path, groups.to_vec(), 4).await?;
     let batches: Vec<RecordBatch> = batches.try_collect().await?;
     assert!(batches.iter().all(|batch| batch.num_rows() <= 4));
     let columns = batches.iter().map(|batch| batch.column(0));

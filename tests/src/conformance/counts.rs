@@ -1,8 +1,8 @@
 //! Laws of the daily counts port.
 
 use stores::counts::{
-    Day, DayRow, HistoryQuery, PublishedRuns, RUNS_KEY, RunCount, newest_rows, read_history,
-    rows_to_write,
+    Day, DayRow, HistoryQuery, PublishedRuns, RUNS_KEY, RunCount, plan_rows, read_history,
+    read_newest_rows,
 };
 use stores::{Result, Stores};
 
@@ -19,8 +19,8 @@ fn counted(epoch: Epoch, count: u64) -> RunCount {
 fn row(day: Day, now: (Epoch, u64), before: Option<(Epoch, u64)>) -> DayRow {
     DayRow {
         day,
-        now: counted(now.0, now.1),
-        before: before.map(|(epoch, count)| counted(epoch, count)),
+        current: counted(now.0, now.1),
+        previous: before.map(|(epoch, count)| counted(epoch, count)),
     }
 }
 
@@ -48,7 +48,7 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
     write(ports, JOB, 5, &[]).await?;
     let store = &*ports.counts;
     let days = |key: &'static [u8], days: std::ops::Range<Day>, limit: usize| {
-        store.days(JOB, key, days, limit)
+        store.read_days(JOB, key, days, limit)
     };
     for key in [RUNS_KEY, b"a", zeros] {
         assert_eq!(days(key, Day::MIN..Day::MAX, 100).await?, rows);
@@ -58,7 +58,7 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
         assert_eq!(days(key, 5..5, 100).await?, []);
     }
     assert_eq!(days(b"nobody", Day::MIN..Day::MAX, 100).await?, []);
-    assert_eq!(store.days("other", b"a", -9..9, 100).await?, [other]);
+    assert_eq!(store.read_days("other", b"a", -9..9, 100).await?, [other]);
     let asked: [(&[u8], Day); 6] = [
         (b"a", Day::MAX),
         (b"nobody", Day::MAX),
@@ -67,13 +67,13 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
         (b"a", 20_648),
         (b"a", Day::MAX),
     ];
-    let last = store.last_days(JOB, &asked).await?;
+    let last = store.read_last_days(JOB, &asked).await?;
     let expected = [Some(3), None, Some(1), None, Some(2), Some(3)];
     assert_eq!(
         last,
         expected.map(|at: Option<usize>| at.map(|at| rows[at]))
     );
-    assert_eq!(store.last_days(JOB, &[]).await?, []);
+    assert_eq!(store.read_last_days(JOB, &[]).await?, []);
     Ok(())
 }
 
@@ -89,7 +89,7 @@ pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
         (10, first, second),
     ] {
         write(ports, JOB, stamp_us, &[(b"a", new)]).await?;
-        let found = ports.counts.days(JOB, b"a", 0..100, 9).await?;
+        let found = ports.counts.read_days(JOB, b"a", 0..100, 9).await?;
         assert_eq!(found, [stays], "after a write with {stamp_us}");
     }
     Ok(())
@@ -111,7 +111,7 @@ pub async fn many_keys_are_read_at_once(ports: &Stores) -> Result<()> {
         .enumerate()
         .map(|(at, key)| (key.as_slice(), before(at)))
         .collect();
-    let found = ports.counts.last_days(JOB, &asked).await?;
+    let found = ports.counts.read_last_days(JOB, &asked).await?;
     assert_eq!(found.len(), keys.len());
     for (at, found) in found.into_iter().enumerate() {
         let expected = match at % 3 {
@@ -150,11 +150,11 @@ async fn write_count(
     let published = PublishedRuns::from_runs(&ports.views.runs(SOURCE).await?.runs);
     let store = &*ports.counts;
     let keys: [(&[u8], u64); 2] = [(b"a", count), (RUNS_KEY, 0)];
-    let newest = newest_rows(store, JOB, &keys.map(|(key, _)| key), &published).await?;
+    let newest = read_newest_rows(store, JOB, &keys.map(|(key, _)| key), &published).await?;
     let mut rows = Vec::new();
     for ((key, count), newest) in keys.into_iter().zip(newest) {
         let found = counted(epoch, count);
-        let new = rows_to_write(&newest, day, found, &published, key.is_empty());
+        let new = plan_rows(&newest, day, found, &published, key.is_empty());
         rows.extend(new.into_iter().map(|row| (key, row)));
     }
     write(ports, JOB, stamp_us, &rows).await

@@ -8,7 +8,7 @@ use stores::admin::{
     ApplicationChange, AuditContext, AuditedChange, CapacityRequest, CapacityRequestFilter,
     CapacityRequestOutcome, DecisionOutcome, EntityAdmin, INGEST, RequestDecision, RequestState,
 };
-use stores::notices::{Notice, THRESHOLDS};
+use stores::notices::{Notice, THRESHOLDS_PERCENT};
 
 /// More than any list of one history holds.
 const LIMIT: usize = 1_000;
@@ -52,7 +52,7 @@ fn reached(capacity: i64, connected: usize) -> BTreeSet<i64> {
             && (capacity > 0 || *threshold == 100)
             && connected * 100 >= capacity * threshold
     };
-    THRESHOLDS.into_iter().filter(is_reached).collect()
+    THRESHOLDS_PERCENT.into_iter().filter(is_reached).collect()
 }
 
 fn by(name: &str) -> AuditContext {

@@ -11,7 +11,7 @@ async fn named(
     of: NamedKind,
     ids: &[i64],
 ) -> Result<Vec<(i64, String)>> {
-    let found = names.names(of, ids).await?;
+    let found = names.read_names(of, ids).await?;
     assert!(found.is_sorted_by(|a, b| a.0 < b.0), "{found:?}");
     Ok(found)
 }

@@ -6,7 +6,7 @@ use stores::{Result, Stores};
 
 const LIMIT: usize = 100;
 
-fn drawn(name: &str, scopes: &str, made_at_ms: i64) -> ApiKeyRecord {
+fn drawn(name: &str, scopes: &str, created_at_ms: i64) -> ApiKeyRecord {
     let token = Token::generate();
     ApiKeyRecord {
         digest: token.digest(),
@@ -14,8 +14,8 @@ fn drawn(name: &str, scopes: &str, made_at_ms: i64) -> ApiKeyRecord {
             id: token.id().to_owned(),
             name: name.to_owned(),
             scopes: scopes.parse::<Scopes>().expect("scopes"),
-            made_at_ms,
-            made_by: "me, Müller".to_owned(),
+            created_at_ms,
+            created_by: "me, Müller".to_owned(),
             expires_at_ms: None,
             revoked_at_ms: None,
             revoked_by: None,
@@ -126,7 +126,7 @@ pub async fn keys_are_rotated(ports: &Stores) -> Result<()> {
     let mut soon = drawn("soon", "ingest", 3_000);
     soon.key.expires_at_ms = Some(5_000);
     keys.add_key(&soon).await?;
-    let at = |made_at_ms| drawn("later", "ingest", made_at_ms);
+    let at = |created_at_ms| drawn("later", "ingest", created_at_ms);
     let late = keys.rotate_key(&soon.key.id, 9_000, &at(5_000)).await?;
     assert!(matches!(late, RotateOutcome::Inactive(_)), "{late:?}");
     let done = keys.rotate_key(&soon.key.id, 9_000, &at(4_000)).await?;

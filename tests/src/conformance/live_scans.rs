@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use arrow::array::{Array, Int64Array};
 use schemas::seam::{Checkpoint, Cut, Epoch};
 use schemas::source::Source;
-use stores::live::{Changes, Deltas, LiveWrite, States};
-use stores::live_scan::ScannedStates;
+use stores::live::{Changes, Deltas, Entries, LiveWrite};
+use stores::live_scan::ScannedEntries;
 use stores::{ErrorKind, Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes, new_generation, state_id};
@@ -36,11 +36,11 @@ fn cut(next_offset: i64) -> Cut {
 
 fn states(view: &str, rows: &[(Key, Option<&str>)]) -> Changes {
     Changes {
-        states: vec![States {
+        entries: vec![Entries {
             view: view.to_owned(),
             keys: binary(rows.iter().map(|((key, _), _)| key)),
             members: binary(rows.iter().map(|((_, member), _)| member)),
-            states: rows
+            entries: rows
                 .iter()
                 .map(|(_, state)| state.map(str::as_bytes))
                 .collect(),
@@ -81,17 +81,17 @@ async fn end_epoch(live: &dyn LiveWrite, checkpoint: &mut Checkpoint) -> Result<
 }
 
 /// Returns the rows of a page, which are ordered by key and member.
-fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, Value)> {
-    let states = &page.states;
+fn rows_of(page: &ScannedEntries, limit: usize) -> Vec<(Key, Value)> {
+    let states = &page.entries;
     let keys = bytes(&states.keys).into_iter().zip(bytes(&states.members));
     let keys: Vec<Key> = keys.collect();
     assert!(keys.is_sorted(), "{keys:?}");
     assert!(keys.len() <= limit, "at most the limit");
     assert_eq!(
-        (page.epochs.len(), states.states.len()),
+        (page.epochs.len(), states.entries.len()),
         (keys.len(), keys.len())
     );
-    let value = |n| (page.epochs.value(n), states.state(n).map(<[u8]>::to_vec));
+    let value = |n| (page.epochs.value(n), states.entry(n).map(<[u8]>::to_vec));
     keys.into_iter()
         .enumerate()
         .map(|(n, key)| (key, value(n)))
@@ -110,13 +110,13 @@ async fn scan(
     loop {
         let at = after.clone();
         let page = live
-            .scan_states(state_id(0), VIEW, epochs, after, limit)
+            .scan_entries(state_id(0), VIEW, epochs, after, limit)
             .await?;
         assert_eq!(
             page.state.as_ref().map(|state| state.checkpoint()),
             checkpoint
         );
-        assert_eq!(page.states.view, VIEW);
+        assert_eq!(page.entries.view, VIEW);
         for (key, value) in rows_of(&page, limit) {
             assert!(
                 at.as_ref().is_none_or(|at| key > *at),
@@ -277,7 +277,7 @@ pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
     let (mut after, mut found) = (None, 0_usize);
     loop {
         let page = live
-            .scan_states(state_id(0), VIEW, (1, 2), after, 9_000)
+            .scan_entries(state_id(0), VIEW, (1, 2), after, 9_000)
             .await?;
         for ((key, member), (epoch, _)) in rows_of(&page, 9_000) {
             let number = found.checked_sub(1).filter(|n| *n < MEMBERS);
@@ -331,7 +331,7 @@ pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
         loop {
             let page = other
                 .live
-                .scan_states(state_id(0), OTHER_VIEW, (0, 99), None, 9);
+                .scan_entries(state_id(0), OTHER_VIEW, (0, 99), None, 9);
             let page = page.await?;
             let offset = page.state.as_ref().expect("a state").position.next_offset;
             let expected = if offset == 0 {
@@ -403,14 +403,14 @@ pub async fn large_key_pages_are_consistent(one: &Stores, other: &Stores) -> Res
         loop {
             let page = other
                 .live
-                .scan_states(state_id(0), VIEW, (1, 1), None, 5_000);
+                .scan_entries(state_id(0), VIEW, (1, 1), None, 5_000);
             let page = match page.await {
                 Err(error) if error.kind() == ErrorKind::Retry => continue,
                 page => page?,
             };
             let offset = page.state.as_ref().expect("a state").position.next_offset;
             let state = if offset == 1 { 0 } else { offset };
-            let changed = [3, 4_321].map(|n| page.states.state(n));
+            let changed = [3, 4_321].map(|n| page.entries.entry(n));
             assert_eq!(changed, [Some(state.to_string().as_bytes()); 2]);
             assert_eq!(rows_of(&page, 5_000).len(), 5_000);
             if offset == STEPS {

@@ -41,7 +41,10 @@ pub async fn runs_advance_through_their_states(ports: &Stores) -> Result<()> {
         ..proposed
     };
     assert_eq!(seen.runs.get(1), Some(&complete));
-    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (1, 2));
+    assert_eq!(
+        (seen.runs.newest_complete(), seen.runs.next_epoch()),
+        (1, 2)
+    );
     assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
     let next = sealed(views, 2).await?;
     assert!(next.stamp_us > complete.stamp_us);
@@ -176,7 +179,7 @@ pub async fn the_newest_epoch_never_goes_back(ports: &Stores) -> Result<()> {
     complete(views, 1, &[VIEW], false, 1).await?;
     let seen = views.runs(PLAYS).await?;
     assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
-    assert_eq!(seen.runs.newest(), 0, "the run continues");
+    assert_eq!(seen.runs.newest_complete(), 0, "the run continues");
     complete(views, 1, &[OTHER_VIEW], true, 1).await?;
     sealed(views, 2).await?;
     complete(views, 2, &[VIEW], true, 1).await?;
@@ -255,7 +258,10 @@ pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
     views.abandon(PLAYS, 1, 2000).await?;
     views.abandon(PLAYS, 1, 3000).await?;
     let seen = views.runs(PLAYS).await?;
-    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (0, 2));
+    assert_eq!(
+        (seen.runs.newest_complete(), seen.runs.next_epoch()),
+        (0, 2)
+    );
     assert_refused(
         complete(views, 1, &[VIEW], true, 1).await,
         "it was abandoned",
@@ -348,7 +354,10 @@ pub async fn old_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
     assert_eq!(listed, (81..=150).rev().collect::<Vec<_>>());
     assert!(views.run_details(PLAYS, 80).await?.is_none());
     let seen = views.runs(PLAYS).await?;
-    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (150, 151));
+    assert_eq!(
+        (seen.runs.newest_complete(), seen.runs.next_epoch()),
+        (150, 151)
+    );
     assert_eq!(seen.complete_epochs[VIEW], 150);
     Ok(())
 }
@@ -362,7 +371,7 @@ pub async fn listings_may_omit_old_runs(ports: &Stores) -> Result<()> {
         complete(views, epoch, &[view], true, 1).await?;
     }
     let seen = views.runs(PLAYS).await?;
-    assert_eq!(seen.runs.newest(), 80);
+    assert_eq!(seen.runs.newest_complete(), 80);
     assert_eq!(seen.runs.cut(5, 0).map(|cut| cut.next_offset), Some(50));
     forget(views, &[VIEW.to_owned()]).await?;
     let seen = views.runs(PLAYS).await?;

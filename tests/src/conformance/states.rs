@@ -3,7 +3,7 @@
 use arrow::array::{Array, BinaryArray};
 use schemas::seam::{Checkpoint, Cut};
 use schemas::source::Source;
-use stores::live::{Changes, LiveStates, LiveWrite, MembersQuery, Outbox, StateQuery, States};
+use stores::live::{Changes, Entries, EntryQuery, LiveEntries, LiveWrite, MembersQuery, Outbox};
 use stores::live_count::{LiveCountChange, StoredLiveCount};
 use stores::{Result, Stores};
 
@@ -19,23 +19,23 @@ fn cut(next_offset: i64) -> Cut {
 }
 
 fn states(view: &str, groups: &[(&str, &str, Option<&str>)]) -> Changes {
-    let states: BinaryArray = groups
+    let entries: BinaryArray = groups
         .iter()
-        .map(|(.., state)| state.map(str::as_bytes))
+        .map(|(.., entry)| entry.map(str::as_bytes))
         .collect();
     Changes {
-        states: vec![States {
+        entries: vec![Entries {
             view: view.to_owned(),
             keys: binary(groups.iter().map(|(key, ..)| key)),
             members: binary(groups.iter().map(|(_, member, _)| member)),
-            states,
+            entries,
         }],
         ..Changes::default()
     }
 }
 
-fn query(key: &str, partition: Option<u32>) -> StateQuery {
-    StateQuery {
+fn query(key: &str, partition: Option<u32>) -> EntryQuery {
+    EntryQuery {
         view: VIEW.to_owned(),
         key: key.into(),
         partition,
@@ -44,7 +44,7 @@ fn query(key: &str, partition: Option<u32>) -> StateQuery {
 
 type StateRows = Vec<(u32, u64, String, Option<String>)>;
 
-fn found(states: &LiveStates) -> StateRows {
+fn found(states: &LiveEntries) -> StateRows {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut found: StateRows = (0..states.members.len())
         .map(|row| {
@@ -53,9 +53,9 @@ fn found(states: &LiveStates) -> StateRows {
                 states.epochs.value(row),
                 text(states.members.value(row)),
                 states
-                    .states
+                    .entries
                     .is_valid(row)
-                    .then(|| text(states.states.value(row))),
+                    .then(|| text(states.entries.value(row))),
             )
         })
         .collect();
@@ -65,9 +65,9 @@ fn found(states: &LiveStates) -> StateRows {
 
 async fn read(live: &dyn LiveWrite, key: &str) -> Result<StateRows> {
     let answer = live
-        .read_states(Source::Plays, 2, &[query(key, None)])
+        .read_entries(Source::Plays, 2, &[query(key, None)])
         .await?;
-    Ok(found(&answer.states[0]))
+    Ok(found(&answer.entries[0]))
 }
 
 /// Creates a partition state that begins at offset 0 in epoch 1.
@@ -180,17 +180,17 @@ pub async fn state_queries_select_partitions(ports: &Stores) -> Result<()> {
         assert_eq!(applied, Ok(()));
     }
     let queries = [query("k", None), query("k", Some(1)), query("k", Some(7))];
-    let answer = live.read_states(Source::Plays, 2, &queries).await?;
+    let answer = live.read_entries(Source::Plays, 2, &queries).await?;
     assert_eq!(answer.partition_states.len(), 2);
     assert!(answer.partition_states.iter().all(Option::is_some));
     let row = |partition: u32| (partition, 1, "a".to_owned(), Some(partition.to_string()));
     let expected = [vec![row(0), row(1)], vec![row(1)], vec![]];
-    for (states, expected) in answer.states.iter().zip(expected) {
+    for (states, expected) in answer.entries.iter().zip(expected) {
         assert_eq!(found(states), expected);
     }
-    let none = live.read_states(Source::Efforts, 1, &queries[..1]).await?;
+    let none = live.read_entries(Source::Efforts, 1, &queries[..1]).await?;
     assert_eq!(
-        (none.partition_states, found(&none.states[0])),
+        (none.partition_states, found(&none.entries[0])),
         (vec![None], vec![])
     );
     Ok(())
@@ -316,13 +316,13 @@ pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
         vec![],
         vec![],
     ];
-    for (states, expected) in answer.states.iter().zip(expected) {
+    for (states, expected) in answer.entries.iter().zip(expected) {
         assert_eq!(found(states), expected);
     }
     let answer = live.read_members(Source::Plays, 1..2, &queries).await?;
     assert_eq!(answer.partition_states.len(), 1);
-    assert_eq!(found(&answer.states[0]), of_k(1));
-    assert_eq!(found(&answer.states[2]), []);
+    assert_eq!(found(&answer.entries[0]), of_k(1));
+    assert_eq!(found(&answer.entries[2]), []);
     Ok(())
 }
 
@@ -457,13 +457,13 @@ pub async fn an_outbox_ends_with_its_generation(ports: &Stores) -> Result<()> {
 
 fn summing(
     key: &str,
-    believed: Option<&StoredLiveCount>,
+    expected: Option<&StoredLiveCount>,
     next: Option<&StoredLiveCount>,
 ) -> LiveCountChange {
     LiveCountChange {
         view: VIEW.to_owned(),
         key: key.into(),
-        believed: believed.cloned(),
+        expected: expected.cloned(),
         next: next.cloned(),
     }
 }
@@ -472,23 +472,26 @@ fn summing(
 /// counts.
 async fn summed(live: &dyn LiveWrite, key: &str) -> Result<(Vec<(u32, StoredLiveCount)>, usize)> {
     let queries = [query(key, None)];
-    let all = live.read_states(Source::Plays, 2, &queries).await?;
+    let all = live.read_entries(Source::Plays, 2, &queries).await?;
     let sums = live.read_live_counts(Source::Plays, 2, &queries).await?;
     let members = MembersQuery {
         query: query(key, None),
         members: vec![b"a".to_vec()],
     };
     let of_members = live.read_members(Source::Plays, 0..2, &[members]).await?;
-    assert_eq!(sums.states[0].live_counts, all.states[0].live_counts);
-    assert_eq!(of_members.states[0].live_counts, all.states[0].live_counts);
-    let held = all.states[0].members.len() as u64;
+    assert_eq!(sums.entries[0].live_counts, all.entries[0].live_counts);
     assert_eq!(
-        of_members.states[0].stored_count, held,
+        of_members.entries[0].live_counts,
+        all.entries[0].live_counts
+    );
+    let held = all.entries[0].members.len() as u64;
+    assert_eq!(
+        of_members.entries[0].stored_count, held,
         "few are counted exactly"
     );
-    let left = sums.states[0].members.len();
+    let left = sums.entries[0].members.len();
     Ok((
-        sums.states.into_iter().next().expect("one").live_counts,
+        sums.entries.into_iter().next().expect("one").live_counts,
         left,
     ))
 }

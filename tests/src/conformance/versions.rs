@@ -270,7 +270,7 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
         let expected = head(1, root, at.1).map(|head| Head { earlier, ..head });
         assert_eq!(heads, std::slice::from_ref(&expected));
         // For a reader on the next day, the root itself is the earlier one.
-        let own = expected.and_then(|head| head.earlier_at((hour + 24) * HOUR_MS * 1000));
+        let own = expected.and_then(|head| head.find_earlier_root((hour + 24) * HOUR_MS * 1000));
         assert_eq!(
             own.map(|root| root.root),
             Some(Bytes::from_static(root.as_bytes()))

@@ -35,7 +35,7 @@ impl Scanned {
 }
 
 fn shares(of: u32) -> impl Iterator<Item = ScanShare> {
-    ScanShare::each(NonZeroU32::new(of).expect("some shares"))
+    ScanShare::list_all(NonZeroU32::new(of).expect("some shares"))
 }
 
 /// Reads a page of an existing table.

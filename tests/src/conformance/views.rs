@@ -6,7 +6,7 @@ use arrow::array::{Array, Int64Array};
 use schemas::key::KeyShape;
 use schemas::seam::{Cut, Epoch, Run};
 use schemas::source::Source;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use stores::views::{
     AggregateShape, NewRows, PartitionQuery, RowKeys, TableResults, ViewRows, ViewsWrite,
 };
@@ -22,7 +22,7 @@ pub fn shape(view: &str) -> AggregateShape {
     AggregateShape {
         view: view.to_owned(),
         group: KeyShape::default(),
-        partition: Width::All,
+        partition: BucketWidth::All,
         row: KeyShape::default(),
     }
 }

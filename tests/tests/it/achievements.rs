@@ -9,7 +9,7 @@ use batch::RunRequest;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
+use schemas::achievement::{ACHIEVEMENTS_TOPIC, BOARD_CHANGES_TOPIC};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
@@ -160,7 +160,10 @@ impl ExpectedState {
         }
         check_holders_rank_first(&all, client, SEGMENTS).await;
         let log = &*world.stores.log;
-        let log_ids = read_values(log, ACHIEVEMENTS).await.into_iter().flatten();
+        let log_ids = read_values(log, ACHIEVEMENTS_TOPIC)
+            .await
+            .into_iter()
+            .flatten();
         let log_ids: BTreeSet<String> = log_ids.map(|published| id(&published)).collect();
         let table_ids: BTreeSet<String> = all.iter().map(id).collect();
         assert_eq!(
@@ -170,7 +173,7 @@ impl ExpectedState {
         );
         assert_eq!(log_ids, table_ids);
         check_changes(
-            &read_values(log, BOARD_CHANGES).await,
+            &read_values(log, BOARD_CHANGES_TOPIC).await,
             &self.truth,
             SEGMENTS,
         );
@@ -480,7 +483,7 @@ async fn runs_and_speed_layer_publish_every_change() {
     }
     check_holders_rank_first(&all, &api.client, SEGMENTS).await;
     check_changes(
-        &read_values(&*world.stores.log, BOARD_CHANGES).await,
+        &read_values(&*world.stores.log, BOARD_CHANGES_TOPIC).await,
         &truth,
         SEGMENTS,
     );
@@ -492,7 +495,7 @@ fn read_stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
     runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
         let of = |topic| read_values(&*stores.log, topic);
-        let published = of(ACHIEVEMENTS).await.into_iter().flatten().collect();
+        let published = of(ACHIEVEMENTS_TOPIC).await.into_iter().flatten().collect();
         let notified = of(Source::Efforts.topic()).await;
         (published, notified.into_iter().flatten().collect())
     })

@@ -48,18 +48,22 @@ struct FailingCounts {
 
 #[async_trait]
 impl CountsRead for FailingCounts {
-    async fn days(
+    async fn read_days(
         &self,
         job: &str,
         key: &[u8],
         days: Range<Day>,
         limit: usize,
     ) -> Result<Vec<DayRow>> {
-        self.inner.days(job, key, days, limit).await
+        self.inner.read_days(job, key, days, limit).await
     }
 
-    async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
-        self.inner.last_days(job, keys).await
+    async fn read_last_days(
+        &self,
+        job: &str,
+        keys: &[(&[u8], Day)],
+    ) -> Result<Vec<Option<DayRow>>> {
+        self.inner.read_last_days(job, keys).await
     }
 }
 
@@ -72,8 +76,8 @@ impl CountsWrite for FailingCounts {
         }
         if fails {
             return Err(Error::Unavailable {
-                what: "a test".to_owned(),
-                why: "it fails here".to_owned(),
+                operation: "a test".to_owned(),
+                reason: "it fails here".to_owned(),
             });
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! An approved reconciliation repairs once, and never more differences than the approver saw.
 
-use batch::{Policy, RestoreOutcome, Scheduled, When};
+use batch::{Policy, ReconcileOutcome, Scheduled, When};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::{Value, json};
@@ -28,7 +28,12 @@ async fn approve_number(world: &World, number: u64) -> Result<u64, NotApproved> 
 }
 
 /// Reconciles, and checks the outcome.
-async fn assert_outcome(world: &World, schedule: &Scheduled, when: When, expected: RestoreOutcome) {
+async fn assert_outcome(
+    world: &World,
+    schedule: &Scheduled,
+    when: When,
+    expected: ReconcileOutcome,
+) {
     let found = reconcile(world, schedule, when).await;
     assert_eq!(outcome_and_alerts(&found).0, expected, "{found:?}");
 }
@@ -37,7 +42,7 @@ async fn approved_differences_are_repaired(world: &World) {
     populate(world).await;
     let report = scheduled(world, Policy::Report, None).await;
     damage(world, 5).await;
-    assert_outcome(world, &report, When::Due, RestoreOutcome::Differs).await;
+    assert_outcome(world, &report, When::Due, ReconcileOutcome::Differs).await;
     let number = latest_number(world).await;
     assert_eq!(
         approve_number(world, number + 1).await,
@@ -47,14 +52,14 @@ async fn approved_differences_are_repaired(world: &World) {
 
     // More differences than at the approval require another approval.
     damage(world, 7).await;
-    assert_outcome(world, &report, When::Due, RestoreOutcome::HeldBack).await;
+    assert_outcome(world, &report, When::Due, ReconcileOutcome::HeldBack).await;
     let unused = approvals::list(&*world.stores.records).await;
     assert_eq!(
         unused.expect("approvals"),
         [],
         "the approval is not used up"
     );
-    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
+    assert_outcome(world, &report, When::Now, ReconcileOutcome::Differs).await;
 
     // Of two identical comparisons, only the later one can be approved.
     let (old, new) = (number, latest_number(world).await);
@@ -66,7 +71,7 @@ async fn approved_differences_are_repaired(world: &World) {
     let total = approve_number(world, new).await.expect("an approval");
     assert!(total >= 7, "{total}");
     // An approval makes the schedule due, although its last run has just ended.
-    assert_outcome(world, &report, When::Due, RestoreOutcome::PutRight).await;
+    assert_outcome(world, &report, When::Due, ReconcileOutcome::PutRight).await;
     assert_views_match(world, &[VIEW]).await;
     // The latest comparison is the one that verified the repair.
     let record = &history(world).await[1];
@@ -91,8 +96,8 @@ async fn approved_differences_are_repaired(world: &World) {
     let mut other = report.clone();
     other.views[0].request.tolerance = (0, 0.0);
     other.views[0].request.to = Some(4_000_000_000);
-    assert_outcome(world, &other, When::Now, RestoreOutcome::Differs).await;
-    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
+    assert_outcome(world, &other, When::Now, ReconcileOutcome::Differs).await;
+    assert_outcome(world, &report, When::Now, ReconcileOutcome::Differs).await;
 
     // An approval that was not used, because its process died, does not apply to later differences.
     let number = latest_number(world).await;
@@ -101,11 +106,11 @@ async fn approved_differences_are_repaired(world: &World) {
     let record = &history(world).await[0];
     let later = reconciliations::add(records, Source::Plays, "later", 2, record).await;
     assert!(later.expect("a number") > number);
-    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
+    assert_outcome(world, &report, When::Now, ReconcileOutcome::Differs).await;
 
     // New damage is not repaired without a new approval.
     damage(world, 1).await;
-    assert_outcome(world, &report, When::Now, RestoreOutcome::Differs).await;
+    assert_outcome(world, &report, When::Now, ReconcileOutcome::Differs).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +188,7 @@ async fn approves_by_command_and_over_http() {
     let repaired = reconcile(&world, &report, When::Due).await;
     assert_eq!(
         outcome_and_alerts(&repaired).0,
-        RestoreOutcome::PutRight,
+        ReconcileOutcome::PutRight,
         "{repaired:?}"
     );
     assert_eq!(shown()["reconciliations"][0]["approval"], Value::Null);

@@ -14,7 +14,7 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::intake::ReprocessedIds;
 use stores::log::{FetchLimit, NewRecords};
-use stores::registry::{Registry, RegistryOptions, Schemas};
+use stores::registry::{Registry, RegistryOptions, SchemaSource};
 use stores::{ErrorKind, Server as _};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -237,7 +237,11 @@ async fn an_unavailable_registry_only_delays() {
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
     append(&world, &[avro(1, "a", "play"), line("b")]).await;
     state.is_down.store(true, Ordering::SeqCst);
-    let error = world.stores.schemas.writers(&BTreeSet::from([1])).await;
+    let error = world
+        .stores
+        .schemas
+        .fetch_writer_schemas(&BTreeSet::from([1]))
+        .await;
     let error = error.expect_err("an unanswered request");
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(error.to_string().contains("503"), "{error}");
@@ -385,7 +389,10 @@ async fn a_producer_of_unknown_schemas_costs_few_requests() {
     let registry = Registry::new(&options).expect("a registry");
     for _ in 0..50 {
         let ids = BTreeSet::from([2, 3]);
-        let writers = registry.writers(&ids).await.expect("an answer");
+        let writers = registry
+            .fetch_writer_schemas(&ids)
+            .await
+            .expect("an answer");
         let told = writers.schema_error(&avro(3, "a", "play"));
         assert!(
             told.is_some_and(|why| why.contains("does not know")),
@@ -494,7 +501,10 @@ async fn a_wrong_registry_is_reported_and_loses_nothing() {
         (wrong_password, "registry.user"),
     ] {
         let registry = Registry::new(&options).expect("a registry");
-        let error = registry.writers(&ids).await.expect_err("no schema");
+        let error = registry
+            .fetch_writer_schemas(&ids)
+            .await
+            .expect_err("no schema");
         assert_eq!(error.kind(), ErrorKind::Fatal);
         assert!(error.to_string().contains(word), "{error}");
         assert!(!error.to_string().contains("wrong"), "{error}");
@@ -505,7 +515,7 @@ async fn a_wrong_registry_is_reported_and_loses_nothing() {
     };
     let registry = Registry::new(&unreachable).expect("a registry");
     let error = registry
-        .writers(&ids)
+        .fetch_writer_schemas(&ids)
         .await
         .expect_err("an unreachable registry");
     assert_eq!(error.kind(), ErrorKind::Retry);

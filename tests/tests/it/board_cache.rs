@@ -187,7 +187,7 @@ async fn a_wrong_row_drops_the_board() {
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
     let (partition_id, board) = filled(&world).await.remove(0);
-    let filtered = FilteredBoard::decode(&board.name.section).expect("a filtered board");
+    let filtered = FilteredBoard::decode(&board.name.filtered_board).expect("a filtered board");
     assert_eq!(filtered.filters, []);
     let live = &world.stores.live;
     let seen = live

@@ -12,11 +12,11 @@ use batch::RunRequest;
 use datafusion::prelude::SessionContext;
 use jobs::board::{Head, KeyBoards, LiveEntry, MemberEntries, VersionTrees};
 use jobs::merge::SeamSnapshot;
-use jobs::{Board, Catalog, Job, check_rows, plan_query};
+use jobs::{Board, Catalog, Job, check_rows, plan_job};
 use schemas::key::KeyShape;
 use schemas::source::Source;
 use serde_json::{Map, Value, json};
-use stores::live::StateQuery;
+use stores::live::EntryQuery;
 use tests::boards::StoredNodes;
 use tests::catalog::catalog_with;
 use tests::world::{PARTITIONS, World};
@@ -137,7 +137,7 @@ async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
     let schema = schemas::entities::schema(job.source()).expect("columns");
     let table = datafusion::catalog::MemTable::try_new(schema, vec![batches]).expect("a table");
     let context = SessionContext::new();
-    let frame = plan_query(&context, job, Arc::new(table))
+    let frame = plan_job(&context, job, Arc::new(table))
         .await
         .expect("a plan");
     let mut rows = Rows::new();
@@ -160,7 +160,7 @@ async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
 async fn rows(world: &World, job: &Job<Board>) -> Rows {
     let mut rows = Rows::new();
     for key in keys(world, job).await {
-        let query = StateQuery {
+        let query = EntryQuery {
             view: job.view().to_owned(),
             key: key.clone(),
             partition: None,
@@ -168,7 +168,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
         let runs = world.stores.views.runs(job.source()).await.expect("runs");
         let live = &world.stores.live;
         let live = live
-            .read_states(job.source(), PARTITIONS, &[query])
+            .read_entries(job.source(), PARTITIONS, &[query])
             .await
             .expect("states");
         let heads = world
@@ -186,12 +186,12 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             partition_states: &live.partition_states,
             only_partition: None,
         };
-        let states = &live.states[0];
+        let states = &live.entries[0];
         let found = (0..states.members.len()).map(|row| LiveEntry {
             partition: states.partitions.value(row) as usize,
             epoch: states.epochs.value(row),
             member: states.members.value(row),
-            state: (!states.states.is_null(row)).then(|| states.states.value(row)),
+            entries: (!states.entries.is_null(row)).then(|| states.entries.value(row)),
         });
         let score_bytes = 8 * job.score().0.len();
         let head_ref = head.as_ref().map(|head| Head {
@@ -206,7 +206,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             key: &key,
         };
         let mut boards: BTreeSet<Vec<u8>> = BTreeSet::new();
-        for state in states.states.iter().flatten() {
+        for state in states.entries.iter().flatten() {
             let state = MemberEntries::decode(state).expect("a state");
             boards.extend(state.entries.into_iter().map(|place| place.board));
         }
@@ -218,7 +218,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             boards.extend(items.iter().map(|item| item.key()[..length].to_vec()));
         }
         for board in boards {
-            let on_board = standings.board(&nodes, &board).await.expect("a board");
+            let on_board = standings.open_board(&nodes, &board).await.expect("a board");
             let mut found = Vec::new();
             on_board
                 .scan(|row| {

@@ -10,7 +10,7 @@ use schemas::entities::{Authorization, Entity};
 use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
-use stores::live::{Changes, MembersQuery, PartitionId, StateQuery, States};
+use stores::live::{Changes, Entries, EntryQuery, MembersQuery, PartitionId};
 use tests::http::Client;
 use tests::world::{NOW_MS, PARTITIONS, World};
 
@@ -77,7 +77,7 @@ pub(super) async fn replace_live_state(world: &World, board: &str, key: i64, ath
     let key = encode(job.key(), key).expect("a key");
     let member = encode(job.member(), athlete).expect("a member");
     let query = MembersQuery {
-        query: StateQuery {
+        query: EntryQuery {
             view: job.view().to_owned(),
             key: key.clone(),
             partition: None,
@@ -87,18 +87,18 @@ pub(super) async fn replace_live_state(world: &World, board: &str, key: i64, ath
     let live = &world.stores.live;
     let answer = live.read_members(source, 0..PARTITIONS, &[query]).await;
     let answer = answer.expect("states");
-    let states = &answer.states[0];
+    let states = &answer.entries[0];
     let partition = states.partitions.value(states.partitions.len() - 1);
     let state = answer.partition_states[partition as usize]
         .as_ref()
         .expect("a partition state");
     let nothing = MemberEntries::default().encode();
     let changes = Changes {
-        states: vec![States {
+        entries: vec![Entries {
             view: job.view().to_owned(),
             keys: BinaryArray::from_iter_values([key]),
             members: BinaryArray::from_iter_values([member]),
-            states: BinaryArray::from_iter_values([nothing]),
+            entries: BinaryArray::from_iter_values([nothing]),
         }],
         ..Changes::default()
     };

@@ -164,8 +164,10 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
             .group()
             .encode_values(&values.collect::<Vec<_>>())
             .expect("a group");
-        let part =
-            AggregateShape::partition_key(job.table_partition().floor(at.as_second()), &group);
+        let part = AggregateShape::encode_partition_key(
+            job.table_partition().floor(at.as_second()),
+            &group,
+        );
         parts.insert((part, group));
     }
     let (parts, groups): (Vec<_>, Vec<_>) = parts.into_iter().unzip();

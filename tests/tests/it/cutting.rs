@@ -9,10 +9,10 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::Result;
 use stores::live::{
-    Changes, DeltaQuery, DeltasSnapshot, LiveRead, LiveWrite, MembersQuery, Outbox, PartitionId,
-    StateQuery, StateTransition, StatesSnapshot,
+    Changes, DeltaQuery, DeltasSnapshot, EntriesSnapshot, EntryQuery, LiveRead, LiveWrite,
+    MembersQuery, Outbox, PartitionId, StateTransition,
 };
-use stores::live_scan::{ScanKey, ScannedDeltas, ScannedStates};
+use stores::live_scan::{ScanKey, ScannedDeltas, ScannedEntries};
 use tests::plays;
 use tests::world::World;
 
@@ -65,21 +65,21 @@ impl LiveRead for SmallWrites {
         self.inner.partition_states(source, partitions).await
     }
 
-    async fn read_states(
+    async fn read_entries(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
-        self.inner.read_states(source, partitions, queries).await
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
+        self.inner.read_entries(source, partitions, queries).await
     }
 
     async fn read_live_counts(
         &self,
         source: Source,
         partitions: u32,
-        queries: &[StateQuery],
-    ) -> Result<StatesSnapshot> {
+        queries: &[EntryQuery],
+    ) -> Result<EntriesSnapshot> {
         self.inner
             .read_live_counts(source, partitions, queries)
             .await
@@ -90,7 +90,7 @@ impl LiveRead for SmallWrites {
         source: Source,
         partitions: Range<u32>,
         queries: &[MembersQuery],
-    ) -> Result<StatesSnapshot> {
+    ) -> Result<EntriesSnapshot> {
         self.inner.read_members(source, partitions, queries).await
     }
 
@@ -117,17 +117,17 @@ impl LiveRead for SmallWrites {
         page.await
     }
 
-    async fn scan_states(
+    async fn scan_entries(
         &self,
         partition_id: PartitionId,
         view: &str,
         epochs: (Epoch, Epoch),
         after: Option<ScanKey>,
         limit: usize,
-    ) -> Result<ScannedStates> {
+    ) -> Result<ScannedEntries> {
         let page = self
             .inner
-            .scan_states(partition_id, view, epochs, after, limit);
+            .scan_entries(partition_id, view, epochs, after, limit);
         page.await
     }
 }

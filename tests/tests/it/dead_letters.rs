@@ -95,7 +95,7 @@ async fn append_dead_letters(installation: &Installation, world: &World) {
         while world
             .stores
             .log
-            .partitions_now(topic)
+            .current_partition_count(topic)
             .await
             .expect("a number")
             < 3

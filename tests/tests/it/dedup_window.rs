@@ -11,7 +11,7 @@ use schemas::seam::Offset;
 use schemas::source::Source;
 use serde_json::json;
 use stores::live::{LiveWrite, PartitionId};
-use stores::log::{FetchLimit, Fetched, Log, LogRead, LogWrite, NewRecords, Span};
+use stores::log::{FetchLimit, FetchedRecords, Log, LogRead, LogWrite, NewRecords, Span};
 use stores::{Error, Result};
 use tests::plays;
 use tests::world::World;
@@ -56,7 +56,7 @@ impl LogRead for WatchedLog {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         let fetched = self.log.fetch(topic, partition, from, limit).await?;
         if topic == Source::Plays.topic() && !fetched.records.is_empty() {
             self.fetched.fetch_add(fetched.records.len(), SeqCst);
@@ -68,7 +68,12 @@ impl LogRead for WatchedLog {
         Ok(fetched)
     }
 
-    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+    async fn fetch_fresh(
+        &self,
+        topic: &str,
+        partition: u32,
+        offset: Offset,
+    ) -> Result<FetchedRecords> {
         self.log.fetch_fresh(topic, partition, offset).await
     }
 
@@ -164,16 +169,19 @@ async fn count_fetched(disturbance: Disturbance, new: usize) -> usize {
         let live: Arc<dyn LiveWrite> = Arc::clone(&world.stores.live) as _;
         let mut plain = world.with_catalog(world.catalog.clone());
         plain.stores.log = Arc::clone(&watched_log.log);
+        let disturbed = CancellationToken::new();
+        let ended = disturbed.clone().drop_guard();
         watched_log.set(move || {
             Box::pin(async move {
+                let _ended = ended;
                 match disturbance {
                     Disturbance::EpochEnds => {
                         live.end_epoch(id, epoch).await?.expect("ending the epoch");
                     }
                     Disturbance::Fails => {
                         return Err(Error::Unavailable {
-                            what: "the log".to_owned(),
-                            why: "a test".to_owned(),
+                            operation: "the log".to_owned(),
+                            reason: "a test".to_owned(),
                         });
                     }
                     Disturbance::IsOvertaken => {
@@ -186,6 +194,8 @@ async fn count_fetched(disturbance: Disturbance, new: usize) -> usize {
         });
         world.ingest(&plays(OLD..OLD + new)).await;
         wait_for(&world, OLD + new).await;
+        // The other worker must not process the events that follow.
+        disturbed.cancelled().await;
         // All events again: the window contains each of them, including those of the disturbed
         // batch.
         world.ingest(&plays(0..OLD + new)).await;

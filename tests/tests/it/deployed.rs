@@ -37,9 +37,7 @@ fn metrics(text: &str) -> BTreeSet<String> {
 /// The text of all sources, without the list of metrics.
 fn source_text() -> String {
     let mut files = Vec::new();
-    for part in [
-        "stores", "stored", "speed", "batch", "serving", "scale", "cli",
-    ] {
+    for part in ["stores", "speed", "batch", "serving", "scale", "cli"] {
         let folder = root().join(part).join("src");
         if folder.is_dir() {
             sources(&folder, &mut files);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use batch::{Cause, RestoreCause, RunRequest};
+use batch::{Cause, ReconcileCause, RunRequest};
 use schemas::seam::{GenerationStart, RunState};
 use schemas::source::Source;
 use serde_json::{Value, json};
@@ -124,7 +124,7 @@ async fn a_copy_in_another_partition_is_named() {
     let report = crate::restore::restore(&world, &request).await;
     let differences = report.expect("comparing").differences;
     let causes: Vec<_> = differences.iter().map(|one| one.cause).collect();
-    assert_eq!(causes, [RestoreCause::OtherPartition]);
+    assert_eq!(causes, [ReconcileCause::OtherPartition]);
 }
 
 /// Three runs, of which the second found a duplicate.
@@ -266,8 +266,8 @@ async fn lose_and_rebuild(world: &World) {
     let runs = views.runs(Source::Plays).await.expect("runs").runs;
     for (index, partition) in (0..PARTITIONS as usize).zip(0..) {
         let life = GenerationStart {
-            newest: runs.newest(),
-            cut: runs.cut(runs.newest(), index).expect("a cut"),
+            newest: runs.newest_complete(),
+            cut: runs.cut(runs.newest_complete(), index).expect("a cut"),
             log_end: 0,
             generation_min: 77,
         };

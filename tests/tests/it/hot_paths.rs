@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use jobs::merge::{BatchRow, LiveDelta, SeamSnapshot, merge};
-use jobs::tree::{Builder, Node, NodeId, Nodes, Options, Tree};
+use jobs::tree::{Node, NodeId, NodeReader, Tree, TreeBuilder, TreeOptions};
 use jobs::{AggregateFold, Catalog, Engine, EngineOptions, Job, Layers};
 use schemas::avro::WriterSchemas;
 use schemas::plays::{DecodedPlays, Decoder, Line};
@@ -69,7 +69,7 @@ async fn fold(fold: &AggregateFold, decoded: &DecodedPlays) -> Vec<Deltas> {
     let folded = fold.run(&decoded.events).await.expect("folding");
     let deltas = folded.into_iter().map(|output| Deltas {
         view: output.job.view().to_owned(),
-        grouped_by: output.job.group().names(),
+        grouped_by: output.job.group().join_names(),
         groups: output.groups,
         rows: output.rows,
         counts: output.counts,
@@ -135,16 +135,16 @@ fn merged(keys: &[[u8; 8]]) -> usize {
 /// The nodes of a tree in memory.
 struct InMemory(std::collections::HashMap<NodeId, Arc<Node>>);
 
-impl Nodes for InMemory {
+impl NodeReader for InMemory {
     type Error = Infallible;
 
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
+    async fn read_nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
         Ok(ids.iter().map(|id| self.0.get(id).cloned()).collect())
     }
 }
 
 fn board() -> (Tree, InMemory) {
-    let mut builder = Builder::new(Options::default());
+    let mut builder = TreeBuilder::new(TreeOptions::default());
     for member in 0..MEMBERS {
         let key = member.to_be_bytes();
         builder.push(&key, 1, &key).expect("an item");

@@ -3,7 +3,7 @@
 use schemas::key::KeyValue;
 use schemas::source::Source;
 use serde_json::json;
-use stores::live::{Changes, PartitionId, StateQuery, StatesSnapshot};
+use stores::live::{Changes, EntriesSnapshot, EntryQuery, PartitionId};
 use stores::live_count::{LiveCountChange, StoredLiveCount};
 use tests::http::Client;
 use tests::world::{PARTITIONS, World};
@@ -38,33 +38,33 @@ async fn authorize(world: &World, athletes: std::ops::Range<i64>, is_revoked: bo
     world.catch_up_on(SOURCE).await;
 }
 
-fn query(world: &World) -> StateQuery {
+fn query(world: &World) -> EntryQuery {
     let mut jobs = world.catalog.boards().iter();
     let job = jobs.find(|job| job.board() == "applications");
     let job = job.expect("the board");
     let key = job.key().encode_values(&[KeyValue::Int(APPLICATION)]);
-    StateQuery {
+    EntryQuery {
         view: job.view().to_owned(),
         key: key.expect("a key"),
         partition: None,
     }
 }
 
-async fn read(world: &World) -> StatesSnapshot {
+async fn read(world: &World) -> EntriesSnapshot {
     let live = &world.stores.live;
     let read = live
         .read_live_counts(SOURCE, PARTITIONS, &[query(world)])
         .await;
-    read.expect("states")
+    read.expect("entries")
 }
 
 /// The stored live count with its partition, if there is one.
 async fn stored_count(world: &World) -> Option<(u32, StoredLiveCount)> {
     let answer = read(world).await;
     let sums = answer
-        .states
+        .entries
         .into_iter()
-        .flat_map(|states| states.live_counts);
+        .flat_map(|entries| entries.live_counts);
     sums.filter(|(_, sum)| sum.content().is_some()).last()
 }
 
@@ -87,12 +87,12 @@ async fn falsify_count(world: &World) {
     let count = content[at..at + 8].try_into().expect("eight bytes");
     let count = u64::from_be_bytes(count) + 1_000;
     content[at..at + 8].copy_from_slice(&count.to_be_bytes());
-    let StateQuery { view, key, .. } = query(world);
+    let EntryQuery { view, key, .. } = query(world);
     let changes = Changes {
         live_counts: vec![LiveCountChange {
             view: view.clone(),
             key,
-            believed: Some(believed),
+            expected: Some(believed),
             next: Some(StoredLiveCount::completed(&content)),
         }],
         ..Changes::default()

@@ -50,8 +50,8 @@ impl LogWrite for FailingLog {
         let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
         if self.times.fetch_update(set, get, fewer).is_ok() {
             return Err(Error::Unavailable {
-                what: "appending".to_owned(),
-                why: "the log is unavailable".to_owned(),
+                operation: "appending".to_owned(),
+                reason: "the log is unavailable".to_owned(),
             });
         }
         self.log.append(topic, groups, logged_at_ms).await

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batch::{
-    Address, Expected, Policy, Reconciled, RestoreOutcome, RestoreRequest, RunRequest, Scheduled,
-    ScheduledView, When,
+    Address, Expected, Policy, ReconcileOutcome, ReconcileRequest, Reconciled, RunRequest,
+    Scheduled, ScheduledView, When,
 };
 use schemas::source::Source;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub(crate) async fn scheduled(world: &World, policy: Policy, apply_max: Option<u
         every_ms: HOUR_MS,
         last_days: None,
         views: vec![ScheduledView {
-            request: RestoreRequest {
+            request: ReconcileRequest {
                 apply: policy == Policy::Apply,
                 apply_max,
                 by: "schedule nightly".to_owned(),
@@ -52,7 +52,7 @@ pub(crate) async fn reconcile(world: &World, schedule: &Scheduled, when: When) -
     done.expect("a reconciliation")
 }
 
-pub(crate) fn outcome_and_alerts(done: &Reconciled) -> (RestoreOutcome, u64) {
+pub(crate) fn outcome_and_alerts(done: &Reconciled) -> (ReconcileOutcome, u64) {
     match done {
         Reconciled::Done {
             outcome, alerts, ..
@@ -82,17 +82,17 @@ async fn follow_policies(world: &World) {
     populate(world).await;
     let report = scheduled(world, Policy::Report, None).await;
     let first = reconcile(world, &report, When::Due).await;
-    assert_eq!(outcome_and_alerts(&first), (RestoreOutcome::Right, 0));
+    assert_eq!(outcome_and_alerts(&first), (ReconcileOutcome::Right, 0));
     let second = reconcile(world, &report, When::Due).await;
     assert!(matches!(second, Reconciled::NotDue { .. }), "{second:?}");
 
     damage(world, 5).await;
     let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_and_alerts(&found), (RestoreOutcome::Differs, 1));
+    assert_eq!(outcome_and_alerts(&found), (ReconcileOutcome::Differs, 1));
     let again = reconcile(world, &report, When::Now).await;
     assert_eq!(
         outcome_and_alerts(&again),
-        (RestoreOutcome::Differs, 0),
+        (ReconcileOutcome::Differs, 0),
         "the same differences cause no second alert"
     );
     let newest = &history(world).await[0];
@@ -105,10 +105,10 @@ async fn follow_policies(world: &World) {
 
     let above = scheduled(world, Policy::Apply, Some(4)).await;
     let found = reconcile(world, &above, When::Now).await;
-    assert_eq!(outcome_and_alerts(&found), (RestoreOutcome::HeldBack, 1));
+    assert_eq!(outcome_and_alerts(&found), (ReconcileOutcome::HeldBack, 1));
     let below = scheduled(world, Policy::Apply, Some(5)).await;
     let found = reconcile(world, &below, When::Now).await;
-    assert_eq!(outcome_and_alerts(&found), (RestoreOutcome::PutRight, 0));
+    assert_eq!(outcome_and_alerts(&found), (ReconcileOutcome::PutRight, 0));
     assert_views_match(world, &[VIEW]).await;
     let newest = &history(world).await[1];
     assert_eq!(newest["outcome"], "put_right");
@@ -276,7 +276,7 @@ async fn alerts_are_redacted() {
         one.request.expected = Expected::File(path.clone());
     }
     let done = reconcile(&world, &from_file, When::Now).await;
-    assert_eq!(outcome_and_alerts(&done), (RestoreOutcome::Failed, 1));
+    assert_eq!(outcome_and_alerts(&done), (ReconcileOutcome::Failed, 1));
     world.catch_up().await;
     let alerts = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
     let alerts = alerts.expect("a topic").into_iter().flatten();
@@ -362,8 +362,8 @@ fn http(status: &str, headers: &str, body: &str) -> Option<String> {
     ))
 }
 
-fn service_request(url: &str) -> RestoreRequest {
-    RestoreRequest {
+fn service_request(url: &str) -> ReconcileRequest {
+    ReconcileRequest {
         expected: Expected::Answer(Address {
             url: Secret::from(url.to_owned()),
             bearer: Secret::from("abracadabra".to_owned()),
@@ -447,7 +447,7 @@ async fn expected_counts_come_from_http_services() {
 
 async fn compare_with_queries(world: &World) {
     populate(world).await;
-    let query_request = |query: &str| RestoreRequest {
+    let query_request = |query: &str| ReconcileRequest {
         expected: Expected::Query(query.to_owned()),
         ..request_for(VIEW)
     };
@@ -480,7 +480,7 @@ async fn expected_counts_come_from_queries_embedded() {
     world.batch_options.expected_wait_ms = 300;
     let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)
                    SELECT 1 AS owner_id, count(*) AS expected FROM n";
-    let request = RestoreRequest {
+    let request = ReconcileRequest {
         expected: Expected::Query(endless.to_owned()),
         ..request_for(VIEW)
     };
@@ -500,7 +500,7 @@ async fn correct_by_file(world: &World) {
     let path = world.path().join("claims.csv");
     let lines = "owner_id,bucket,track_id,kind,expected\n1,2026-05-01,12,play,40";
     std::fs::write(&path, lines).expect("a file");
-    let request = RestoreRequest {
+    let request = ReconcileRequest {
         expected: Expected::File(path),
         by: "ada".to_owned(),
         reason: "a lost shipment".to_owned(),

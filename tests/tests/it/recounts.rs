@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use batch::RunRequest;
-use jobs::counting::{Counting, CountingSection};
+use jobs::counting::{CountingClasses, CountingSection};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::clock::Clock;
@@ -40,7 +40,7 @@ const RECOUNT_INTERVAL_MS: i64 = 3_600_000;
 /// Limit for waiting for a count.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-fn classes() -> Counting {
+fn classes() -> CountingClasses {
     let recount = |class: &str, application: i64, large_size: i64| CountingSection {
         class: class.to_owned(),
         strategy: "recount".to_owned(),
@@ -62,7 +62,7 @@ fn classes() -> Counting {
         recount("large", LARGE, 0),
         recount("far", FAR, 1_000),
     ];
-    Counting::parse(&sections).expect("classes")
+    CountingClasses::parse(&sections).expect("classes")
 }
 
 /// A store that can be unavailable, fail to count one application, or never return from recording.
@@ -99,8 +99,8 @@ impl FaultyRecounts {
     fn fail(&self, why: &str) -> Result<()> {
         self.failed.fetch_add(1, Ordering::SeqCst);
         Err(Error::Unavailable {
-            what: "a test".to_owned(),
-            why: why.to_owned(),
+            operation: "a test".to_owned(),
+            reason: why.to_owned(),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow::array::{BinaryArray, Int64Array};
-use batch::{Progress, RestoreCause, RestoreReport, RestoreRequest, RunRequest};
+use batch::{Progress, ReconcileCause, ReconcileReport, ReconcileRequest, RunRequest};
 use schemas::source::Source;
 use serde_json::json;
 use stores::archive::Archive;
@@ -44,16 +44,16 @@ pub(super) fn plays(first: u64, count: u64) -> Vec<String> {
     (first..first + count).map(play).collect()
 }
 
-pub(super) fn request_for(view: &str) -> RestoreRequest {
-    RestoreRequest {
+pub(super) fn request_for(view: &str) -> ReconcileRequest {
+    ReconcileRequest {
         view: view.to_owned(),
         limit: 100,
-        ..RestoreRequest::default()
+        ..ReconcileRequest::default()
     }
 }
 
-pub(super) fn applying_request(view: &str) -> RestoreRequest {
-    RestoreRequest {
+pub(super) fn applying_request(view: &str) -> ReconcileRequest {
+    ReconcileRequest {
         apply: true,
         ..request_for(view)
     }
@@ -61,8 +61,8 @@ pub(super) fn applying_request(view: &str) -> RestoreRequest {
 
 pub(super) async fn restore(
     world: &World,
-    request: &RestoreRequest,
-) -> batch::Result<RestoreReport> {
+    request: &ReconcileRequest,
+) -> batch::Result<ReconcileReport> {
     let stop = CancellationToken::new();
     let intake = world.intake(Source::Plays).await;
     world.batch().restore(request, &intake, (&(), &stop)).await
@@ -190,7 +190,12 @@ pub(super) async fn scan_view(world: &World, table: &str) -> ScannedRows {
 pub(super) async fn write_rows(world: &World, table: &str, rows: &NewRows) {
     use std::collections::BTreeMap;
     let views = &world.stores.views;
-    let epoch = views.runs(Source::Plays).await.expect("runs").runs.newest();
+    let epoch = views
+        .runs(Source::Plays)
+        .await
+        .expect("runs")
+        .runs
+        .newest_complete();
     let stamp = views
         .begin_publishing(Source::Plays, epoch, &BTreeMap::new(), NOW_MS)
         .await
@@ -217,8 +222,8 @@ async fn repair_rows(world: &World) {
     let page = scan_view(world, &table).await;
     let original = page.counts.value(0);
     for (count, cause) in [
-        (Some(original + 5), RestoreCause::ChangedRow),
-        (None, RestoreCause::MissingRow),
+        (Some(original + 5), ReconcileCause::ChangedRow),
+        (None, ReconcileCause::MissingRow),
     ] {
         write_rows(world, &table, &one_row(&page, 0, count)).await;
         let report = restore(world, &request_for(view)).await.expect("comparing");
@@ -264,7 +269,7 @@ async fn repair_rows(world: &World) {
     let invented = job.row().encode_values(&values).expect("a key");
     let group = page.partitions.value(0)[8..].to_vec();
     let partition =
-        AggregateShape::partition_key(job.table_partition().floor(1_772_236_800), &group);
+        AggregateShape::encode_partition_key(job.table_partition().floor(1_772_236_800), &group);
     let rows = NewRows {
         partitions: BinaryArray::from_iter_values([partition]),
         rows: BinaryArray::from_iter_values([invented]),
@@ -277,7 +282,7 @@ async fn repair_rows(world: &World) {
     let one = &report.differences[0];
     assert_eq!(
         (one.cause, one.difference),
-        (RestoreCause::ExtraRow, -9),
+        (ReconcileCause::ExtraRow, -9),
         "{report:#?}"
     );
     assert_main_views_match(world).await;
@@ -303,18 +308,18 @@ async fn delete_invalid_rows(world: &World, counts_of: fn(usize) -> Vec<Option<i
     let page = scan_view(world, &table).await;
     let (partition, row) = (page.partitions.value(0), page.rows.value(0));
     let (time, group) = AggregateShape::split_partition_key(partition).expect("a partition");
-    let elsewhere = AggregateShape::partition_key(time + 40 * 86_400, group);
+    let elsewhere = AggregateShape::encode_partition_key(time + 40 * 86_400, group);
     let truncated = &row[..row.len() - 1];
-    let cases: [(&[u8], &[u8], RestoreCause); 5] = [
-        (&elsewhere, row, RestoreCause::MisplacedRow),
-        (partition, truncated, RestoreCause::UnreadableRow),
-        (partition, b"", RestoreCause::UnreadableRow),
+    let cases: [(&[u8], &[u8], ReconcileCause); 5] = [
+        (&elsewhere, row, ReconcileCause::MisplacedRow),
+        (partition, truncated, ReconcileCause::UnreadableRow),
+        (partition, b"", ReconcileCause::UnreadableRow),
         (
             &partition[..partition.len() - 1],
             row,
-            RestoreCause::UnreadableRow,
+            ReconcileCause::UnreadableRow,
         ),
-        (b"x", row, RestoreCause::UnreadableRow),
+        (b"x", row, ReconcileCause::UnreadableRow),
     ];
     let mut owner = request_for(view);
     owner
@@ -337,7 +342,7 @@ async fn delete_invalid_rows(world: &World, counts_of: fn(usize) -> Vec<Option<i
                 (cause, Some(counted), -counted),
                 "{report:#?}"
             );
-            let is_readable = cause == RestoreCause::MisplacedRow;
+            let is_readable = cause == ReconcileCause::MisplacedRow;
             assert_eq!(one.key.contains_key("partition"), is_readable, "{one:?}");
             assert_eq!(one.key.contains_key("part"), !is_readable, "{one:?}");
             // An unreadable row may belong to any key.
@@ -389,7 +394,7 @@ async fn a_moved_row_is_two_differences() {
     let page = scan_view(&world, &table).await;
     let (time, group) =
         AggregateShape::split_partition_key(page.partitions.value(0)).expect("a partition");
-    let elsewhere = AggregateShape::partition_key(time + 40 * 86_400, group);
+    let elsewhere = AggregateShape::encode_partition_key(time + 40 * 86_400, group);
     let moved = NewRows {
         partitions: BinaryArray::from_iter_values([elsewhere]),
         ..one_row(&page, 0, Some(page.counts.value(0)))
@@ -399,10 +404,10 @@ async fn a_moved_row_is_two_differences() {
     let report = restore(&world, &applying_request(view))
         .await
         .expect("restoring");
-    let causes: Vec<RestoreCause> = report.causes.keys().copied().collect();
+    let causes: Vec<ReconcileCause> = report.causes.keys().copied().collect();
     assert_eq!(
         causes,
-        [RestoreCause::MissingRow, RestoreCause::MisplacedRow],
+        [ReconcileCause::MissingRow, ReconcileCause::MisplacedRow],
         "{report:#?}"
     );
     let done = report.applied.expect("it was applied");
@@ -429,7 +434,7 @@ async fn repair_live_state(world: &World) {
             "{report:#?}"
         );
         let cause = report.differences[0].cause;
-        let causes = [RestoreCause::LostLive, RestoreCause::Unexplained];
+        let causes = [ReconcileCause::LostLive, ReconcileCause::Unexplained];
         assert!(causes.contains(&cause), "{report:#?}");
         let report = restore(world, &applying_request(view))
             .await
@@ -465,7 +470,7 @@ async fn a_duplicate_after_the_window_is_reported() {
     assert_eq!(report.differ, 1, "{report:#?}");
     assert_eq!(
         report.differences[0].cause,
-        RestoreCause::Duplicate,
+        ReconcileCause::Duplicate,
         "{report:#?}"
     );
     restore(&world, &applying_request("plays_owner_day"))
@@ -627,11 +632,11 @@ async fn keys_and_time_are_chosen() {
     assert_eq!(keys, all.keys);
     let february = 1_769_904_000;
     let (early, late) = (
-        RestoreRequest {
+        ReconcileRequest {
             to: Some(february),
             ..request_for("plays_owner_day")
         },
-        RestoreRequest {
+        ReconcileRequest {
             from: Some(february),
             ..request_for("plays_owner_day")
         },
@@ -641,7 +646,7 @@ async fn keys_and_time_are_chosen() {
     assert_eq!((early.differ, late.differ), (0, 0));
     assert_eq!(early.keys + late.keys, all.keys);
     assert!(early.keys > 0 && late.keys > 0);
-    let sampled = RestoreRequest {
+    let sampled = ReconcileRequest {
         sample: Some(0.5),
         ..request_for("plays_detail")
     };
@@ -660,7 +665,7 @@ async fn keys_and_time_are_chosen() {
 async fn invalid_requests_are_rejected() {
     let world = World::new().await;
     populate(&world).await;
-    let changed = |change: &dyn Fn(&mut RestoreRequest), view: &str| {
+    let changed = |change: &dyn Fn(&mut ReconcileRequest), view: &str| {
         let mut request = request_for(view);
         change(&mut request);
         request

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use batch::{Expected, Progress, RestoreCause, RestoreReport, RestoreRequest, RunRequest};
+use batch::{Expected, Progress, ReconcileCause, ReconcileReport, ReconcileRequest, RunRequest};
 use bytes::Bytes;
 use schemas::key::KeyValue;
 use schemas::source::Source;
@@ -21,17 +21,17 @@ const SEGMENTS: &str = "segment_boards";
 const ATHLETES: &str = "application_athletes";
 const APPLICATION: i64 = 7;
 
-fn request_for(view: &str) -> RestoreRequest {
-    RestoreRequest {
+fn request_for(view: &str) -> ReconcileRequest {
+    ReconcileRequest {
         view: view.to_owned(),
         expected: Expected::Canonical,
         limit: 100,
-        ..RestoreRequest::default()
+        ..ReconcileRequest::default()
     }
 }
 
-fn applying_request(view: &str) -> RestoreRequest {
-    RestoreRequest {
+fn applying_request(view: &str) -> ReconcileRequest {
+    ReconcileRequest {
         apply: true,
         by: "ada".to_owned(),
         ..request_for(view)
@@ -47,16 +47,16 @@ fn source_of(view: &str) -> Source {
 
 async fn restore_with(
     world: &World,
-    request: &RestoreRequest,
+    request: &ReconcileRequest,
     progress: &dyn Progress,
-) -> batch::Result<RestoreReport> {
+) -> batch::Result<ReconcileReport> {
     let stop = CancellationToken::new();
     let intake = world.intake(source_of(&request.view)).await;
     let batch = world.batch();
     batch.restore(request, &intake, (progress, &stop)).await
 }
 
-async fn restore(world: &World, request: &RestoreRequest) -> RestoreReport {
+async fn restore(world: &World, request: &ReconcileRequest) -> ReconcileReport {
     let done = restore_with(world, request, &()).await;
     done.expect("a restoration")
 }
@@ -160,7 +160,7 @@ async fn repair_damage(world: &World) {
         let report = restore(world, &request_for(view)).await;
         assert!(report.differ > 0, "{report:#?}");
         let one = &report.differences[0];
-        assert_eq!(one.cause, RestoreCause::ChangedLive, "{report:#?}");
+        assert_eq!(one.cause, ReconcileCause::ChangedLive, "{report:#?}");
         assert_eq!((one.served, one.difference), (0, 1), "{report:#?}");
         assert_eq!(one.key["athlete_id"], athlete, "{one:#?}");
         assert!(one.expected_row.is_some() && one.served_row.is_none());
@@ -170,8 +170,8 @@ async fn repair_damage(world: &World) {
     add_row_without_notification(world, 99).await;
     let report = restore(world, &request_for(ATHLETES)).await;
     let causes: Vec<_> = report.causes.keys().copied().collect();
-    assert_eq!(causes, [RestoreCause::NotTold], "{report:#?}");
-    let elsewhere = RestoreRequest {
+    assert_eq!(causes, [ReconcileCause::NotTold], "{report:#?}");
+    let elsewhere = ReconcileRequest {
         keys: BTreeMap::from([("application_id".to_owned(), vec!["8".to_owned()])]),
         ..request_for(ATHLETES)
     };
@@ -195,7 +195,7 @@ async fn repair_lost_batch_rows(world: &World) {
     let root = heads[0].as_ref().expect("a head").root.clone();
     for (root, days) in [(Bytes::from_static(b"nothing"), 0), (root, 3)] {
         let records = views.runs(Source::Efforts).await.expect("runs");
-        let epoch = records.runs.newest();
+        let epoch = records.runs.newest_complete();
         // An earlier root keeps its nodes for a day.
         for day in 0..=days {
             let at_ms = NOW_MS + day * 86_400_000;
@@ -220,7 +220,7 @@ async fn repair_lost_batch_rows(world: &World) {
         }
         let report = restore(world, &request_for(view)).await;
         let causes: Vec<_> = report.causes.keys().copied().collect();
-        assert_eq!(causes, [RestoreCause::Damaged], "{report:#?}");
+        assert_eq!(causes, [ReconcileCause::Damaged], "{report:#?}");
         assert_eq!(report.differences[0].key["segment_id"], 5);
         repair(world, view).await;
     }
@@ -265,35 +265,35 @@ async fn invalid_requests_are_rejected() {
         |name: &str, value: &str| BTreeMap::from([(name.to_owned(), vec![value.to_owned()])]);
     for (request, text) in [
         (
-            RestoreRequest {
+            ReconcileRequest {
                 expected: Expected::Archive,
                 ..request_for(SEGMENTS)
             },
             "--expected canonical",
         ),
         (
-            RestoreRequest {
+            ReconcileRequest {
                 expected: Expected::Canonical,
                 ..request_for("plays_owner_day")
             },
             "counts events",
         ),
         (
-            RestoreRequest {
+            ReconcileRequest {
                 from: Some(0),
                 ..request_for(SEGMENTS)
             },
             "--from",
         ),
         (
-            RestoreRequest {
+            ReconcileRequest {
                 keys: keys("athlete_id", "3"),
                 ..request_for(SEGMENTS)
             },
             "segment_id",
         ),
         (
-            RestoreRequest {
+            ReconcileRequest {
                 keys: keys("segment_id", "five"),
                 ..request_for(SEGMENTS)
             },

@@ -8,7 +8,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
     TimestampNanosecondArray, UInt64Array,
 };
-use batch::{Expected, Progress, RestoreCause, RestoreRequest, RunRequest};
+use batch::{Expected, Progress, ReconcileCause, ReconcileRequest, RunRequest};
 use schemas::source::Source;
 use tests::stages::cancel_at;
 use tests::world::World;
@@ -23,8 +23,8 @@ fn write_file(world: &World, name: &str, lines: &[&str]) -> PathBuf {
     path
 }
 
-fn claims_request(view: &str, path: &Path) -> RestoreRequest {
-    RestoreRequest {
+fn claims_request(view: &str, path: &Path) -> ReconcileRequest {
+    ReconcileRequest {
         expected: Expected::File(path.to_owned()),
         by: "ada".to_owned(),
         reason: "a lost shipment".to_owned(),
@@ -32,8 +32,8 @@ fn claims_request(view: &str, path: &Path) -> RestoreRequest {
     }
 }
 
-fn correcting_request(view: &str, path: &Path) -> RestoreRequest {
-    RestoreRequest {
+fn correcting_request(view: &str, path: &Path) -> ReconcileRequest {
+    ReconcileRequest {
         apply: true,
         ..claims_request(view, path)
     }
@@ -72,10 +72,10 @@ async fn apply_and_undo_claims(world: &World) {
     let one = &report.differences[0];
     assert_eq!(
         (one.cause, one.served, one.stored),
-        (RestoreCause::Claimed, 0, None),
+        (ReconcileCause::Claimed, 0, None),
         "{one:?}"
     );
-    let limited = RestoreRequest {
+    let limited = ReconcileRequest {
         apply_max: Some(39),
         ..correcting_request(view, &path)
     };
@@ -224,7 +224,7 @@ async fn impossible_corrections_are_rejected() {
     let track = ["owner_id,track_id,kind,expected", "1,12,play,4000"];
     let with_fields = |path: &Path, view: &str, set: &[(&str, &str)]| {
         let set = set.iter();
-        RestoreRequest {
+        ReconcileRequest {
             set: set
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
@@ -233,7 +233,7 @@ async fn impossible_corrections_are_rejected() {
     };
     let track_day = "plays_owner_day_track";
     let track = write_file(&world, "track.csv", &track);
-    let filtered = RestoreRequest {
+    let filtered = ReconcileRequest {
         from: Some(1_769_904_000),
         ..with_fields(&track, track_day, &[("at", "2026-01-02T00:00:00Z")])
     };
@@ -268,7 +268,7 @@ async fn impossible_corrections_are_rejected() {
         let error = restore(&world, &request).await.expect_err(name).to_string();
         assert!(error.contains(text) && error.contains(name), "{error}");
     }
-    let from_archive = RestoreRequest {
+    let from_archive = ReconcileRequest {
         expected: Expected::Archive,
         ..with_fields(&track, track_day, &[("country", "DE")])
     };
@@ -379,13 +379,13 @@ async fn files_of_any_format_may_have_fewer_columns() {
         (2, 1, 3),
         "{report:#?}"
     );
-    let near = RestoreRequest {
+    let near = ReconcileRequest {
         tolerance: (3, 0.0),
         ..claims_request(view, &path)
     };
     assert_eq!(restore(&world, &near).await.expect("comparing").differ, 0);
     // The third owner is not in the file.
-    let whole = RestoreRequest {
+    let whole = ReconcileRequest {
         is_whole: true,
         ..claims_request(view, &path)
     };
@@ -398,7 +398,7 @@ async fn files_of_any_format_may_have_fewer_columns() {
         error.contains("track_id and at") && error.contains("--set"),
         "{error}"
     );
-    let set = RestoreRequest {
+    let set = ReconcileRequest {
         set: [
             ("track_id", "7"),
             ("at", "2026-01-01T00:00:00Z"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use batch::{
-    DataKind, EraseRequest, Expected, Receipt, RestoreCause, RestoreRequest, Retention,
+    DataKind, EraseRequest, Expected, Receipt, ReconcileCause, ReconcileRequest, Retention,
     RetentionOptions, RunRequest,
 };
 use bytes::Bytes;
@@ -148,7 +148,7 @@ async fn days_without_events_are_compared_with_their_results() {
     assert_eq!(report.differ, 2, "{report:#?}");
     let mut causes = report.differences.iter().map(|one| one.cause);
     assert!(
-        causes.all(|cause| cause == RestoreCause::ChangedRow),
+        causes.all(|cause| cause == ReconcileCause::ChangedRow),
         "{report:#?}"
     );
     assert_eq!(scan_view(&world, &table).await.counts, page.counts);
@@ -206,13 +206,13 @@ async fn erasure_covers_days_without_events() {
 }
 
 /// A request with a file of expected plays of the listener.
-fn claim(world: &World) -> RestoreRequest {
+fn claim(world: &World) -> ReconcileRequest {
     let path: PathBuf = world.path().join("claims.csv");
     let lines = format!(
         "track_id,bucket,owner_id,listener_id,kind,expected\n12,2026-02-20,1,{ERASED},play,40\n"
     );
     std::fs::write(&path, lines).expect("writing a file");
-    RestoreRequest {
+    ReconcileRequest {
         expected: Expected::File(path),
         ..applying_request("plays_track_day_listener")
     }

@@ -302,7 +302,7 @@ async fn events_of_an_interrupted_run_are_retained() {
         // Retention deletes nothing while a run is unfinished.
         let report = delete_old_files(&world, 2).await;
         let runs = world.stores.views.runs(Source::Plays).await.expect("runs");
-        if runs.runs.open().is_some() {
+        if runs.runs.open_run().is_some() {
             assert_eq!(report.deleted.count, 0, "{stage}: {report:?}");
         }
         world.run_after_lease(Source::Plays, &request).await;

@@ -278,7 +278,7 @@ async fn rows_of_a_missing_result_are_deleted() {
         .begin_publishing(Source::Plays, 1, &results, NOW_MS)
         .await;
     let extra = NewRows {
-        partitions: BinaryArray::from_vec(vec![&AggregateShape::partition_key(0, &[1])]),
+        partitions: BinaryArray::from_vec(vec![&AggregateShape::encode_partition_key(0, &[1])]),
         rows: BinaryArray::from_vec(vec![b"extra"]),
         counts: Int64Array::from(vec![7]),
     };
@@ -288,7 +288,7 @@ async fn rows_of_a_missing_result_are_deleted() {
         .await;
     written.expect("a row");
     let query = PartitionQuery {
-        partition: AggregateShape::partition_key(0, &[1]),
+        partition: AggregateShape::encode_partition_key(0, &[1]),
         range: (Vec::new(), None),
     };
     let count = async || {

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The allowed dependencies of each crate.
-const ALLOWED: [(&str, &[&str]); 11] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("schemas", &[]),
     ("jobs", &["schemas"]),
-    ("stores", &["schemas"]),
-    ("stored", &["schemas", "jobs", "stores"]),
-    ("speed", &["schemas", "jobs", "stores", "stored"]),
-    ("batch", &["schemas", "jobs", "stores", "stored"]),
+    ("stores", &["schemas", "jobs"]),
+    ("speed", &["schemas", "jobs", "stores"]),
+    ("batch", &["schemas", "jobs", "stores"]),
     ("serving", &["schemas", "jobs", "stores"]),
     ("scale", &[]),
     ("showcase", &["schemas", "stores"]),

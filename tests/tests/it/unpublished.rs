@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use batch::{Progress, RunReport, RunRequest};
 use bytes::Bytes;
-use schemas::achievement::{ACHIEVEMENTS, AchievementKind, BOARD_CHANGES, OutboxMessage};
+use schemas::achievement::{
+    ACHIEVEMENTS_TOPIC, AchievementKind, BOARD_CHANGES_TOPIC, OutboxMessage,
+};
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
 use serde_json::{Value, json};
@@ -48,8 +50,8 @@ impl AchievementsRead for AchievementTable {
         self.inner.achievements(owner, kind, before, limit).await
     }
 
-    async fn published_through(&self, partition_id: PartitionId) -> Result<Option<Offset>> {
-        self.inner.published_through(partition_id).await
+    async fn published_end(&self, partition_id: PartitionId) -> Result<Option<Offset>> {
+        self.inner.published_end(partition_id).await
     }
 }
 
@@ -62,14 +64,8 @@ impl AchievementsWrite for AchievementTable {
         self.inner.write(achievements).await
     }
 
-    async fn record_published_through(
-        &self,
-        partition_id: PartitionId,
-        through: Offset,
-    ) -> Result<()> {
-        self.inner
-            .record_published_through(partition_id, through)
-            .await
+    async fn record_published_end(&self, partition_id: PartitionId, end: Offset) -> Result<()> {
+        self.inner.record_published_end(partition_id, end).await
     }
 }
 
@@ -86,8 +82,8 @@ impl AchievementsErase for AchievementTable {
 
 fn unavailable() -> Error {
     Error::Unavailable {
-        what: "a test".to_owned(),
-        why: "unavailable".to_owned(),
+        operation: "a test".to_owned(),
+        reason: "unavailable".to_owned(),
     }
 }
 
@@ -109,14 +105,14 @@ async fn read_topic(world: &World, topic: &str) -> Vec<Value> {
 
 /// The ids of the published board changes.
 async fn published_ids(world: &World) -> BTreeSet<String> {
-    let changes = read_topic(world, BOARD_CHANGES).await;
+    let changes = read_topic(world, BOARD_CHANGES_TOPIC).await;
     let ids = changes.iter().map(|change| change["id"].to_string());
     ids.collect()
 }
 
 /// Segment and athlete of the published board changes, except those with ids in `before`.
 async fn changed_groups(world: &World, before: &BTreeSet<String>) -> BTreeSet<(i64, i64)> {
-    let changes = read_topic(world, BOARD_CHANGES).await;
+    let changes = read_topic(world, BOARD_CHANGES_TOPIC).await;
     let int = |change: &Value, name: &str| change[name].as_i64().expect("a number");
     let group = |change: &Value| (int(change, "segment_id"), int(change, "athlete_id"));
     let new = changes
@@ -252,7 +248,7 @@ async fn a_run_waits_until_its_changes_are_published() {
     assert!(!observer.published_while_closed.load(Ordering::Relaxed));
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
     assert_eq!(changed_groups(&world, &BTreeSet::new()).await.len(), 20);
-    assert!(!read_topic(&world, ACHIEVEMENTS).await.is_empty());
+    assert!(!read_topic(&world, ACHIEVEMENTS_TOPIC).await.is_empty());
 }
 
 /// The wait is limited; then the run warns about unpublished changes.
@@ -508,7 +504,7 @@ async fn count_over_lost_nodes(fault: NodeFault) {
         changed_groups(&world, &before).await,
         groups(&[1, 2], 5..20)
     );
-    let last = read_topic(&world, BOARD_CHANGES).await;
+    let last = read_topic(&world, BOARD_CHANGES_TOPIC).await;
     let first_segment = last
         .iter()
         .rfind(|change| change["segment_id"] == 1)
@@ -520,7 +516,7 @@ async fn count_over_lost_nodes(fault: NodeFault) {
         previous
     );
     // The fastest athlete gets the crown.
-    let achievements = read_topic(&world, ACHIEVEMENTS).await;
+    let achievements = read_topic(&world, ACHIEVEMENTS_TOPIC).await;
     let mut crowns = achievements
         .iter()
         .filter(|one| one["kind"] == "crown" && one["segment_id"] == 1);

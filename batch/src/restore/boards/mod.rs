@@ -28,11 +28,11 @@ use super::cause::Cause;
 use super::held_back::held_back;
 use super::history::History;
 use super::journal::{Journal, Restoration, RestorationKind, new_id};
-use super::report::{Difference, OfCause, RestoreReport};
-use super::request::{Expected, RestoreRequest};
+use super::report::{Difference, OfCause, ReconcileReport};
+use super::request::{Expected, ReconcileRequest};
 use super::run_again::is_last_complete;
 use crate::batch::Batch;
-use crate::board::encode_key;
+use crate::board::{add_uncounted_groups, encode_key, find_unsent_groups, wait_for_speed};
 use crate::lease::check_stop;
 use crate::pages::stream_pages;
 use crate::results::Results;
@@ -77,9 +77,9 @@ impl Batch {
         &self,
         job: &Arc<Job<Board>>,
         results: &Results<'_>,
-        (request, intake, history): (&RestoreRequest, &Intake, &History<'_>),
+        (request, intake, history): (&ReconcileRequest, &Intake, &History<'_>),
         (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<RestoreReport> {
+    ) -> Result<ReconcileReport> {
         let begun = Instant::now();
         let source = job.source();
         let keys = asked_keys(job, request)?;
@@ -94,7 +94,7 @@ impl Batch {
             self.run_again(results, &request, (progress, stop)).await?;
         }
         let (epoch, cuts) = self.newest_of(job).await?;
-        let partitions = self.checked_log_ends(source).await?.len();
+        let partitions = self.read_checked_log_ends(source).await?.len();
         let look = Look {
             batch: self,
             job,
@@ -104,7 +104,7 @@ impl Batch {
             stop,
         };
         let found = look.compare(keys.as_ref(), &cuts, request.limit).await?;
-        let mut report = RestoreReport {
+        let mut report = ReconcileReport {
             view: job.name().to_owned(),
             expected: request.expected.to_string(),
             epoch,
@@ -116,7 +116,7 @@ impl Batch {
             causes: found.causes,
             differences: found.report,
             live_unknown: found.live_unknown,
-            ..RestoreReport::of(source)
+            ..ReconcileReport::of(source)
         };
         report.held_back = held_back(request, &report);
         if request.apply && report.held_back.is_none() {
@@ -184,7 +184,7 @@ impl Batch {
         };
         let run = self.run_again(results, &request, (progress, stop)).await?;
         applied.run = Some(run);
-        let until = self.partition_ends(journal.source).await?;
+        let until = self.read_partition_ends(journal.source).await?;
         journal.end(record.number, &until).await
     }
 }
@@ -299,13 +299,10 @@ impl Look<'_> {
 
     /// The members that were told of since a run; nothing if they are too many.
     async fn told_since(&self, cuts: &[Cut]) -> Result<Option<BTreeSet<Group>>> {
-        let ends = self.batch.partition_ends(self.source()).await?;
+        let ends = self.batch.read_partition_ends(self.source()).await?;
         let from = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
         let from: Vec<_> = (0..ends.len()).map(|at| Some(from(at))).collect();
-        let (batch, source) = (self.batch, self.source());
-        batch
-            .add_uncounted_groups(source, &from, &ends, Vec::new())
-            .await
+        add_uncounted_groups(self.batch, self.source(), &from, &ends, Vec::new()).await
     }
 
     /// Looks at keys row by row.
@@ -320,13 +317,11 @@ impl Look<'_> {
         let mut before = self.expected(&open).await?;
         for round in 1..=ROUNDS {
             // Before the log's end is looked at: then each is in one of both.
-            let unsent = self.batch.unsent_groups(source).await?;
-            let waited = self.batch.wait_for_speed(source, &[], self.stop).await?;
+            let unsent = find_unsent_groups(self.batch, source).await?;
+            let waited = wait_for_speed(self.batch, source, &[], self.stop).await?;
             check_stop(self.stop)?;
             let (counted, ends) = (&waited.counted, &waited.ends);
-            let uncounted = self
-                .batch
-                .add_uncounted_groups(source, counted, ends, unsent);
+            let uncounted = add_uncounted_groups(self.batch, source, counted, ends, unsent);
             let Some(pending) = uncounted.await? else {
                 found.live_unknown = Some("the lag of the speed layer is too large".to_owned());
                 return Ok(());
@@ -405,7 +400,7 @@ impl Look<'_> {
             if !found.groups.insert(group) {
                 continue;
             }
-            let is_live = served.loaded.key_boards.is_live(&member);
+            let is_live = served.loaded.key_boards.has_live_entry(&member);
             let cause = match (is_live, of.since_run) {
                 (true, _) => Cause::ChangedLive,
                 (false, Some(since)) if since.contains(&group) => Cause::LostLive,
@@ -526,7 +521,7 @@ impl Found {
 }
 
 /// The keys that a request asks for; nothing for all.
-fn asked_keys(job: &Job<Board>, request: &RestoreRequest) -> Result<Option<BTreeSet<i64>>> {
+fn asked_keys(job: &Job<Board>, request: &ReconcileRequest) -> Result<Option<BTreeSet<i64>>> {
     let refused = |what: String| Err(Error::Request(what));
     if request.expected != Expected::Canonical {
         return refused(format!(

@@ -10,7 +10,7 @@ use schemas::json_value;
 use schemas::key::{KeyShape, KeyValue};
 use schemas::partition::partition_of;
 use serde_json::{Map, Value};
-use stored::boards::{LoadedBoards, NodesError, StoredNodes, load_boards};
+use stores::boards::{LoadedBoards, NodesError, StoredNodes, load_boards};
 use stores::live::PartitionId;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
@@ -144,7 +144,7 @@ impl Look<'_> {
         for file in files.into_iter().flatten().flatten() {
             let groups = (0..file.row_groups).collect();
             let archive = &batch.ports.archive;
-            let mut batches = archive.rows(&file.path, groups, READ_ROWS).await?;
+            let mut batches = archive.read_rows(&file.path, groups, READ_ROWS).await?;
             while let Some(rows) = batches.try_next().await? {
                 check_stop(self.stop)?;
                 let rows = BoardRows::encode(self.job, &rows)?;

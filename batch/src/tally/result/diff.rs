@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use stores::archive::Archive;
 
 use super::manifest::Pieces;
@@ -28,7 +28,7 @@ impl Change {
 
 /// A result that may have been published in part: which pieces it made, and its rows.
 struct Dirty {
-    touched: BTreeSet<Seconds>,
+    touched: BTreeSet<UnixSeconds>,
     rows: Cursor,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Diff {
     now: Cursor,
     before: Cursor,
     dirty: Vec<Dirty>,
-    start: Seconds,
+    start: UnixSeconds,
     group: Vec<u8>,
     row: Vec<u8>,
     /// Rows that were the same everywhere.
@@ -51,7 +51,7 @@ impl Diff {
         archive: &Archive,
         now: Pieces<'_>,
         before: Pieces<'_>,
-        dirty: Vec<(BTreeSet<Seconds>, Pieces<'_>)>,
+        dirty: Vec<(BTreeSet<UnixSeconds>, Pieces<'_>)>,
     ) -> Result<Self> {
         let mut others = Vec::new();
         for (touched, pieces) in dirty {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::seam::{Cut, Epoch};
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 use crate::results::Manifest;
@@ -28,7 +28,7 @@ pub(crate) struct Piece {
 }
 
 /// Pieces of a result with their starts, ascending.
-pub(crate) type Pieces<'a> = Vec<(&'a Seconds, &'a Piece)>;
+pub(crate) type Pieces<'a> = Vec<(&'a UnixSeconds, &'a Piece)>;
 
 /// The result of a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,14 +39,14 @@ pub(crate) struct ViewManifest {
     pub(crate) result: String,
     pub(crate) cuts: Vec<Cut>,
     /// By start: every piece that has rows.
-    pub(crate) pieces: BTreeMap<Seconds, Piece>,
+    pub(crate) pieces: BTreeMap<UnixSeconds, Piece>,
     /// The pieces that the run computed.
-    pub(crate) touched: BTreeSet<Seconds>,
+    pub(crate) touched: BTreeSet<UnixSeconds>,
 }
 
 impl ViewManifest {
     /// Its pieces among some.
-    pub(crate) fn among(&self, starts: &BTreeSet<Seconds>) -> Pieces<'_> {
+    pub(crate) fn among(&self, starts: &BTreeSet<UnixSeconds>) -> Pieces<'_> {
         let pieces = self.pieces.iter();
         pieces.filter(|(start, _)| starts.contains(start)).collect()
     }

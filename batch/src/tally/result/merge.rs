@@ -5,7 +5,7 @@ use arrow::array::{BinaryBuilder, Int64Builder};
 use datafusion::execution::memory_pool::MemoryReservation;
 use jobs::Job;
 use schemas::key::KeyValue;
-use schemas::time::{Seconds, Width};
+use schemas::time::{BucketWidth, UnixSeconds};
 use stores::archive::Archive;
 
 use super::manifest::Piece;
@@ -77,8 +77,8 @@ impl Input {
 /// adds up ([`Job::sums_time_partitions_of`]), or which is the same one.
 pub(crate) async fn merge(
     archive: &Archive,
-    (job, start): (&Job, Seconds),
-    (under, pieces): (&Job, &[(&Seconds, &Piece)]),
+    (job, start): (&Job, UnixSeconds),
+    (under, pieces): (&Job, &[(&UnixSeconds, &Piece)]),
     writer: &mut PieceWriter<'_>,
 ) -> Result<()> {
     let is_same = job.name() == under.name();
@@ -139,8 +139,8 @@ fn sink(inputs: &mut [Input]) {
 }
 
 /// How the row keys of a piece begin that is of one bucket.
-fn bucket_of(job: &Job, start: Seconds) -> Result<Vec<u8>> {
-    if job.bucket() == Width::All {
+fn bucket_of(job: &Job, start: UnixSeconds) -> Result<Vec<u8>> {
+    if job.bucket() == BucketWidth::All {
         return Ok(Vec::new());
     }
     let bucket = job.row().encode_values(&[KeyValue::Time(start)]);

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::super::Written;
 use super::*;
 
-const DAY_SECONDS: Seconds = 86_400;
+const DAY_SECONDS: UnixSeconds = 86_400;
 
 /// By day: owner, track and kind, each with its count.
 type Days = BTreeMap<i64, BTreeMap<(i64, i64, &'static str), i64>>;
@@ -71,7 +71,7 @@ impl World {
             self.job("plays_owner_day_track"),
         );
         assert!(job.sums_time_partitions_of(under));
-        let mut months: BTreeMap<Seconds, Vec<(&Seconds, &Piece)>> = BTreeMap::new();
+        let mut months: BTreeMap<UnixSeconds, Vec<(&UnixSeconds, &Piece)>> = BTreeMap::new();
         for (start, piece) in &days.pieces {
             let month = job.time_partition().floor(*start);
             months.entry(month).or_default().push((start, piece));
@@ -85,7 +85,7 @@ impl World {
         })
     }
 
-    fn rows(&self, of: &Written) -> Vec<(Seconds, Vec<u8>, Vec<u8>, i64)> {
+    fn rows(&self, of: &Written) -> Vec<(UnixSeconds, Vec<u8>, Vec<u8>, i64)> {
         self.runtime.block_on(async {
             let mut rows = Vec::new();
             let mut cursor = Cursor::open(&self.archive, &of.pieces).await.unwrap();
@@ -101,7 +101,7 @@ impl World {
 /// Rows of one bucket of owner, track and kind, in the order of their keys.
 fn keyed(
     job: &Job,
-    bucket: Seconds,
+    bucket: UnixSeconds,
     rows: impl Iterator<Item = ((i64, i64, &'static str), i64)>,
 ) -> Keyed {
     let encoded = rows.map(|((owner, track, kind), count)| {
@@ -181,14 +181,14 @@ fn rows_of_another_bucket_than_their_piece_are_an_error() {
 fn which_views_are_added_up_so() {
     let catalog = Catalog::built_in().unwrap();
     let found = catalog.jobs().iter().filter(|job| {
-        let under = job.over().and_then(|name| catalog.job(name));
+        let under = job.input_job().and_then(|name| catalog.job(name));
         under.is_some_and(|under| job.sums_time_partitions_of(under))
     });
     let found: Vec<&str> = found.map(|job| job.name()).collect();
     let coarse = catalog
         .jobs()
         .iter()
-        .filter(|job| job.time_partition() > Width::Day);
+        .filter(|job| job.time_partition() > BucketWidth::Day);
     let coarse: Vec<&str> = coarse.map(|job| job.name()).collect();
     assert_eq!(found, coarse);
     assert!(coarse.len() >= 9, "{coarse:?}");

@@ -13,7 +13,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use jobs::Job;
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use stores::archive::Archive;
 use stores::erasures::SuppressedPeople;
 
@@ -138,7 +138,7 @@ async fn open(
     segment: &Segment,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let groups = (segment.row_groups.0..segment.row_groups.1).collect();
-    let batches = archive.rows(&segment.file, groups, BATCH_ROWS).await?;
+    let batches = archive.read_rows(&segment.file, groups, BATCH_ROWS).await?;
     Ok(batches.map_err(Error::from).boxed())
 }
 
@@ -199,7 +199,7 @@ fn decode(
 }
 
 /// Where a row is: the start of its piece, the group key, the row key.
-pub(crate) type RowAt<'a> = (Seconds, &'a [u8], &'a [u8]);
+pub(crate) type RowAt<'a> = (UnixSeconds, &'a [u8], &'a [u8]);
 
 /// Walks the rows of pieces in the order of time and of their keys. Pieces are many and often small, so
 /// that neighbours in one file are read in one go.
@@ -210,18 +210,18 @@ pub(crate) struct Cursor {
     batch: Option<(BinaryArray, BinaryArray, Int64Array)>,
     index: usize,
     /// Pieces that come, by their starts, with their numbers of rows.
-    pieces: std::vec::IntoIter<(Seconds, u64)>,
+    pieces: std::vec::IntoIter<(UnixSeconds, u64)>,
     /// The piece of the row where it stands, and how many rows of it are left, that one included.
-    piece: (Seconds, u64),
+    piece: (UnixSeconds, u64),
 }
 
 impl Cursor {
     /// A cursor that stands at the first row of pieces, which are given with their starts, ascending.
     pub(crate) async fn open<'a>(
         archive: &Archive,
-        pieces: impl IntoIterator<Item = (&'a Seconds, &'a Piece)>,
+        pieces: impl IntoIterator<Item = (&'a UnixSeconds, &'a Piece)>,
     ) -> Result<Self> {
-        let pieces: Vec<(&Seconds, &Piece)> = pieces.into_iter().collect();
+        let pieces: Vec<(&UnixSeconds, &Piece)> = pieces.into_iter().collect();
         let segments = pieces.iter().flat_map(|(_, piece)| &piece.segments);
         let segments = joined(segments.map(|segment| (segment, false))).into_iter();
         let segments: Vec<Segment> = segments.map(|(segment, _)| segment).collect();

@@ -20,7 +20,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::ident;
 use futures::{StreamExt, TryStreamExt};
 use jobs::{Engine, Job, check_rows};
-use schemas::time::{Seconds, Width};
+use schemas::time::{BucketWidth, UnixSeconds};
 
 use super::write::{Keyed, PieceWriter};
 use crate::query_error;
@@ -41,7 +41,7 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// By piece and column, how many values are missing.
-type Nulls = BTreeMap<Seconds, BTreeMap<String, u64>>;
+type Nulls = BTreeMap<UnixSeconds, BTreeMap<String, u64>>;
 
 /// Rows with the start of the piece that each belongs to.
 type Placed = (Int64Array, Keyed);
@@ -60,7 +60,7 @@ pub(crate) struct Sorter {
     room: MemoryReservation,
     bytes_max: usize,
     chunks: Vec<Placed>,
-    by_piece: BTreeMap<Seconds, Vec<Place>>,
+    by_piece: BTreeMap<UnixSeconds, Vec<Place>>,
     /// How many bytes all row keys of a piece have in common: those of its bucket, where it has but one.
     alike: usize,
     nulls: Nulls,
@@ -75,7 +75,7 @@ impl Sorter {
             bytes_max,
             chunks: Vec::new(),
             by_piece: BTreeMap::new(),
-            alike: match job.bucket() == job.time_partition() && job.bucket() != Width::All {
+            alike: match job.bucket() == job.time_partition() && job.bucket() != BucketWidth::All {
                 true => size_of::<i64>(),
                 false => 0,
             },
@@ -93,7 +93,7 @@ impl Sorter {
             self.room.size() + bytes <= self.bytes_max && self.room.try_grow(bytes).is_ok();
         if has_room {
             let chunk = number(self.chunks.len())?;
-            let mut piece: Option<(Seconds, &mut Vec<Place>)> = None;
+            let mut piece: Option<(UnixSeconds, &mut Vec<Place>)> = None;
             let keys = groups.iter().flatten().zip(keys.iter().flatten());
             for ((row, start), (group, key)) in (0..).zip(starts.values()).zip(keys) {
                 let place = Place {
@@ -187,7 +187,7 @@ impl Sorter {
         let input = StreamingTable::try_new(Arc::clone(&SCHEMA), vec![input]).map_err(failed)?;
         let order = ["start", "group", "row"].map(|name| ident(name).sort(true, true));
         let sorted = engine
-            .session()
+            .create_session()
             .read_table(Arc::new(input))
             .map_err(failed)?;
         let sorted = sorted.sort(order.to_vec()).map_err(failed)?;
@@ -303,7 +303,7 @@ fn encoded(job: &Job, rows: &RecordBatch, nulls: &mut Nulls) -> Result<Placed> {
 
 /// The start of the piece that each row belongs to.
 fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Int64Array> {
-    if job.bucket() == Width::All {
+    if job.bucket() == BucketWidth::All {
         return Ok(Int64Array::from_value(0, rows.num_rows()));
     }
     let buckets = rows
@@ -326,7 +326,7 @@ fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Int64Array> {
     Ok(starts.collect::<Result<Vec<_>>>()?.into())
 }
 
-fn no_bucket(job: &Job, seconds: Seconds) -> Error {
+fn no_bucket(job: &Job, seconds: UnixSeconds) -> Error {
     Error::Fault(format!(
         "job {}: its query gives the bucket {seconds} (seconds since 1970), at which no bucket of a {} begins; let the query \
          make it coarser, as date_bin and date_trunc do",

@@ -148,7 +148,7 @@ impl World {
 }
 
 /// Start of the piece, group, row and count.
-type Row = (Seconds, Vec<u8>, Vec<u8>, i64);
+type Row = (UnixSeconds, Vec<u8>, Vec<u8>, i64);
 
 /// The same rows sorted by what they are, in the plainest way.
 fn expected(job: &Job, batch: &RecordBatch) -> Vec<Row> {

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use jobs::Job;
 use parquet::arrow::ArrowWriter;
-use schemas::time::Seconds;
+use schemas::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::parquet_file;
@@ -33,7 +33,7 @@ pub(crate) type Keyed = (BinaryArray, BinaryArray, Int64Array);
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Written {
     /// By start.
-    pub(crate) pieces: BTreeMap<Seconds, Piece>,
+    pub(crate) pieces: BTreeMap<UnixSeconds, Piece>,
 }
 
 /// Writes the rows of one job.
@@ -44,7 +44,7 @@ pub(crate) struct PieceWriter<'a> {
     job: &'a Job,
     file: Option<(String, ArrowWriter<Vec<u8>>)>,
     /// The piece that is being written, by its start.
-    piece: Option<Seconds>,
+    piece: Option<UnixSeconds>,
     /// The row group with which its rows begin in the present file.
     stretch: Option<usize>,
     last: (Vec<u8>, Vec<u8>),
@@ -74,13 +74,13 @@ impl<'a> PieceWriter<'a> {
     }
 
     /// Says how many values are missing in a column of a piece.
-    pub(crate) fn add_nulls(&mut self, start: Seconds, column: String, count: u64) {
+    pub(crate) fn add_nulls(&mut self, start: UnixSeconds, column: String, count: u64) {
         let piece = self.written.pieces.entry(start).or_default();
         *piece.nulls.entry(column).or_default() += count;
     }
 
     /// Takes rows of one piece whose keys are encoded already.
-    pub(crate) async fn write_keyed(&mut self, start: Seconds, keyed: &Keyed) -> Result<()> {
+    pub(crate) async fn write_keyed(&mut self, start: UnixSeconds, keyed: &Keyed) -> Result<()> {
         self.open(start)?;
         self.append(start, keyed).await
     }
@@ -92,7 +92,7 @@ impl<'a> PieceWriter<'a> {
         Ok(self.written)
     }
 
-    async fn append(&mut self, start: Seconds, (groups, rows, counts): &Keyed) -> Result<()> {
+    async fn append(&mut self, start: UnixSeconds, (groups, rows, counts): &Keyed) -> Result<()> {
         let mut last = (self.last.0.as_slice(), self.last.1.as_slice());
         for (group, row) in groups.iter().zip(rows.iter()) {
             let key = (group.unwrap_or_default(), row.unwrap_or_default());
@@ -130,7 +130,7 @@ impl<'a> PieceWriter<'a> {
     }
 
     /// Makes sure that rows of a piece can be written.
-    fn open(&mut self, start: Seconds) -> Result<()> {
+    fn open(&mut self, start: UnixSeconds) -> Result<()> {
         if self.piece.is_some_and(|piece| piece > start) {
             return Err(Error::Fault("pieces of a result out of order".to_owned()));
         }

@@ -5,9 +5,11 @@ use jiff::civil::Date;
 use schemas::clock::Clock;
 use schemas::key::KeyValue;
 use serde::Serialize;
-use stores::counts::{Day, DayCount, HistoryQuery, date_of, day_of, day_of_date, read_history};
+use stores::counts::{
+    Day, DayCount, HistoryQuery, date_from_day, day_from_date, day_from_ms, read_history,
+};
 
-use super::unknown;
+use super::unknown_application;
 use crate::clock::SystemClock;
 use crate::commands::Context;
 use crate::failure;
@@ -15,31 +17,30 @@ use crate::installation::Installation;
 
 /// Number of days without --from.
 const DAYS_DEFAULT: Day = 90;
-/// Days per read.
-const STEP: usize = 3_660;
+const DAYS_PER_READ: usize = 3_660;
 /// Board of connected athletes.
 const BOARD: &str = "applications";
 
 /// History of an application in the output.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct HistoryOutput {
     application_id: i64,
-    days: Vec<DayShown>,
+    days: Vec<DayEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct DayShown {
+struct DayEntry {
     date: Date,
     connected_athletes: u64,
     epoch: u64,
 }
 
-impl From<DayCount> for DayShown {
-    fn from(found: DayCount) -> Self {
+impl From<DayCount> for DayEntry {
+    fn from(count: DayCount) -> Self {
         Self {
-            date: date_of(found.day),
-            connected_athletes: found.count,
-            epoch: found.epoch,
+            date: date_from_day(count.day),
+            connected_athletes: count.count,
+            epoch: count.epoch,
         }
     }
 }
@@ -52,46 +53,52 @@ pub(super) async fn show(
     from: Option<Date>,
     to: Option<Date>,
 ) -> anyhow::Result<()> {
-    let tomorrow = || day_of(SystemClock.now_ms()).saturating_add(1);
-    let to = to.map_or_else(tomorrow, day_of_date);
-    let from = from.map_or(to.saturating_sub(DAYS_DEFAULT), day_of_date);
+    let tomorrow = || day_from_ms(SystemClock.now_ms()).saturating_add(1);
+    let to = to.map_or_else(tomorrow, day_from_date);
+    let from = from.map_or(to.saturating_sub(DAYS_DEFAULT), day_from_date);
     if from >= to {
-        return Err(failure::usage(format!(
+        return Err(failure::usage_error(format!(
             "--from {} is not before --to {}; --to is the day after the last one [default: tomorrow]",
-            date_of(from),
-            date_of(to)
+            date_from_day(from),
+            date_from_day(to)
         )));
     }
     let stores = installation.stores();
     let usage = stores.entities.usages_by_id(&[id]).await?.pop();
-    usage.with_context(|| unknown(id))?;
-    let catalog = installation.catalog()?;
+    usage.with_context(|| unknown_application(id))?;
+    let catalog = installation.load_catalog()?;
     let mut boards = catalog.boards().iter();
     let job = boards.find(|job| job.board() == BOARD && job.records_daily_counts());
     let job = job.context("the history of applications is off; add the section [history] to the job.toml of their board")?;
     let key = job.key().encode_values(&[KeyValue::Int(id)])?;
-    let of = HistoryQuery {
+    let query = HistoryQuery {
         source: job.source(),
         job: job.name(),
         key: &key,
     };
     let (mut days, mut next) = (Vec::new(), Some(from));
     while let Some(first) = next {
-        let read = read_history(&*stores.counts, &*stores.views, of, first..to, STEP);
-        let found = read.await?;
-        days.extend(found.days.into_iter().map(DayShown::from));
-        next = found.next;
+        let page = read_history(
+            &*stores.counts,
+            &*stores.views,
+            query,
+            first..to,
+            DAYS_PER_READ,
+        );
+        let page = page.await?;
+        days.extend(page.days.into_iter().map(DayEntry::from));
+        next = page.next;
     }
-    let shown = Shown {
+    let output = HistoryOutput {
         application_id: id,
         days,
     };
-    context.output().result(&shown, |shown| {
-        let lines = shown
+    context.output().print_result(&output, |output| {
+        let lines = output
             .days
             .iter()
             .map(|day| format!("{}  {}\n", day.date, day.connected_athletes));
-        match shown.days.is_empty() {
+        match output.days.is_empty() {
             true => "no batch run has recorded a day of this application".to_owned(),
             false => lines.collect(),
         }

@@ -11,9 +11,11 @@ use crate::installation::Installation;
 #[derive(Debug, Serialize)]
 struct CountOutput {
     /// Number of matching dead letters.
-    letters: u64,
+    #[serde(rename = "letters")]
+    dead_letters: u64,
     /// Number of scanned dead letters.
-    looked_at: u64,
+    #[serde(rename = "looked_at")]
+    scanned: u64,
     /// True if all dead letters were scanned.
     complete: bool,
     /// Counts by source, most frequent kinds first.
@@ -23,8 +25,8 @@ struct CountOutput {
 impl From<DeadLetterCounts> for CountOutput {
     fn from(counts: DeadLetterCounts) -> Self {
         Self {
-            letters: counts.dead_letters,
-            looked_at: counts.examined,
+            dead_letters: counts.dead_letters,
+            scanned: counts.examined,
             complete: counts.is_complete,
             counts: counts.kinds,
         }
@@ -39,21 +41,21 @@ pub(super) async fn count(
 ) -> anyhow::Result<()> {
     let log = &*installation.stores().log;
     let output = CountOutput::from(dead_letters::count(log, filter, u64::MAX).await?);
-    context.output().result(&output, CountOutput::text)
+    context.output().print_result(&output, CountOutput::to_text)
 }
 
 impl CountOutput {
-    fn text(&self) -> String {
-        if self.letters == 0 {
+    fn to_text(&self) -> String {
+        if self.dead_letters == 0 {
             return "no dead letters\n".to_owned();
         }
-        let mut text: String = self.counts.iter().map(line).collect();
-        text.push_str(&format!("{} dead letters\n", self.letters));
+        let mut text: String = self.counts.iter().map(format_line).collect();
+        text.push_str(&format!("{} dead letters\n", self.dead_letters));
         text
     }
 }
 
-fn line(count: &KindCount) -> String {
+fn format_line(count: &KindCount) -> String {
     format!(
         "{:>8}  {}  {}\n          {} to {}, such as {}\n",
         count.letters,

@@ -4,11 +4,11 @@ use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
 use stores::dead_letters::{DeadLetterFilter, NewestDeadLetters};
 
-use super::Shown;
+use super::DeadLetterEntry;
 use crate::commands::Context;
 use crate::installation::Installation;
 
-/// Bytes of a raw line that the text output shows.
+/// Maximum bytes of a raw line that the text output shows.
 const RAW_BYTES_SHOWN: usize = 200;
 /// The list ends at the dead letter that exceeds this total size.
 const LIST_BYTES_MAX: usize = 64 << 20;
@@ -22,7 +22,7 @@ struct ListOutput {
     total: u64,
     /// False if `total` is a lower bound.
     complete: bool,
-    dead_letters: Vec<Shown>,
+    dead_letters: Vec<DeadLetterEntry>,
 }
 
 /// Lists dead letters, newest first.
@@ -33,48 +33,52 @@ pub(super) async fn list(
     limit: usize,
 ) -> anyhow::Result<()> {
     let mut newest = NewestDeadLetters::open(&*installation.stores().log, filter, None).await?;
-    let mut listed = ListOutput::default();
+    let mut output = ListOutput::default();
     let mut bytes = 0;
-    while listed.dead_letters.len() < limit && bytes < LIST_BYTES_MAX {
+    while output.dead_letters.len() < limit && bytes < LIST_BYTES_MAX {
         let Some(letter) = newest.next(u64::MAX).await? else {
             break;
         };
         bytes += letter.bytes();
-        listed.dead_letters.push(letter.into());
+        output.dead_letters.push(letter.into());
     }
-    listed.total = listed.dead_letters.len() as u64;
+    output.total = output.dead_letters.len() as u64;
     while newest.next(SCANNED_MAX).await?.is_some() {
-        listed.total += 1;
+        output.total += 1;
     }
-    listed.complete = newest.is_exhausted();
-    context.output().result(&listed, ListOutput::text)
+    output.complete = newest.is_exhausted();
+    context.output().print_result(&output, ListOutput::to_text)
 }
 
 impl ListOutput {
-    fn text(&self) -> String {
-        let shown = self.dead_letters.len();
+    fn to_text(&self) -> String {
+        let listed = self.dead_letters.len();
         match (self.total, self.complete) {
             (0, _) => "no dead letters\n".to_owned(),
             (total, true) => {
-                self.lines() + &format!("{shown} of {total} dead letters, newest first\n")
+                self.format_lines() + &format!("{listed} of {total} dead letters, newest first\n")
             }
             (total, false) => {
-                self.lines() + &format!("{shown} of at least {total} dead letters, newest first\n")
+                self.format_lines()
+                    + &format!("{listed} of at least {total} dead letters, newest first\n")
             }
         }
     }
 
-    fn lines(&self) -> String {
-        self.dead_letters.iter().map(Shown::lines).collect()
+    fn format_lines(&self) -> String {
+        self.dead_letters
+            .iter()
+            .map(DeadLetterEntry::format_lines)
+            .collect()
     }
 }
 
-impl Shown {
-    fn lines(&self) -> String {
+impl DeadLetterEntry {
+    fn format_lines(&self) -> String {
         let content = &self.content;
-        let beginning = content.raw_prefix(RAW_BYTES_SHOWN);
-        let mut raw = String::from_utf8_lossy(beginning).into_owned();
-        if beginning.len() < content.raw.len() {
+        let prefix = content.raw_prefix(RAW_BYTES_SHOWN);
+        let mut raw = String::from_utf8_lossy(prefix).into_owned();
+        if prefix.len() < content.raw.len() {
             raw.push('…');
         }
         format!(

@@ -8,7 +8,7 @@ use stores::dead_letters::{
 };
 use stores::intake::Intake;
 
-use super::unknown;
+use super::unknown_dead_letter;
 use crate::args::ReplayArgs;
 use crate::commands::Context;
 use crate::installation::Installation;
@@ -27,7 +27,9 @@ pub(super) async fn replay(
     } else {
         replayer.replay_ids(&args.ids).await?;
     }
-    context.output().result(&replayer.replay.finish(), text)
+    context
+        .output()
+        .print_result(&replayer.reprocessor.finish(), format_report)
 }
 
 /// A replay in progress.
@@ -35,15 +37,15 @@ struct Replayer<'a> {
     installation: &'a Installation,
     /// The intake of the current source.
     intake: Option<(Source, Intake)>,
-    replay: Reprocessor<'a>,
+    reprocessor: Reprocessor<'a>,
 }
 
 impl<'a> Replayer<'a> {
-    fn new(installation: &'a Installation, is_dry: bool) -> Self {
+    fn new(installation: &'a Installation, is_dry_run: bool) -> Self {
         Self {
             installation,
             intake: None,
-            replay: Reprocessor::new(&*installation.stores().schemas, is_dry),
+            reprocessor: Reprocessor::new(&*installation.stores().schemas, is_dry_run),
         }
     }
 
@@ -51,11 +53,11 @@ impl<'a> Replayer<'a> {
     async fn replay_matching(&mut self, filter: DeadLetterFilter) -> anyhow::Result<()> {
         let mut letters = OldestDeadLetters::open(&*self.installation.stores().log, filter).await?;
         loop {
-            let more = letters.next_batch().await?;
-            let Some(source) = more.first().map(|letter| letter.id.source) else {
+            let batch = letters.next_batch().await?;
+            let Some(source) = batch.first().map(|letter| letter.id.source) else {
                 return Ok(());
             };
-            self.replay_some(source, &more).await?;
+            self.replay_batch(source, &batch).await?;
         }
     }
 
@@ -66,63 +68,70 @@ impl<'a> Replayer<'a> {
         ids.dedup();
         let log = &*self.installation.stores().log;
         for id in &ids {
-            find(log, *id).await?.with_context(|| unknown(*id))?;
+            find(log, *id)
+                .await?
+                .with_context(|| unknown_dead_letter(*id))?;
         }
         for id in ids {
-            let letter = find(log, id).await?.with_context(|| unknown(id))?;
-            self.replay_some(id.source, &[letter]).await?;
+            let letter = find(log, id)
+                .await?
+                .with_context(|| unknown_dead_letter(id))?;
+            self.replay_batch(id.source, &[letter]).await?;
         }
         Ok(())
     }
 
-    async fn replay_some(
+    async fn replay_batch(
         &mut self,
         source: Source,
         letters: &[StoredDeadLetter],
     ) -> anyhow::Result<()> {
-        let current = self.intake.take().filter(|(of, _)| *of == source);
+        let current = self
+            .intake
+            .take()
+            .filter(|(current_source, _)| *current_source == source);
         let current = match current {
             Some(current) => current,
-            None => (source, self.installation.intake(source).await?),
+            None => (source, self.installation.open_intake(source).await?),
         };
         let (_, intake) = self.intake.insert(current);
-        Ok(self.replay.reprocess(source, intake, letters).await?)
+        Ok(self.reprocessor.reprocess(source, intake, letters).await?)
     }
 }
 
-fn text(replayed: &ReprocessReport) -> String {
-    let mut text = match replayed.dry_run {
+fn format_report(report: &ReprocessReport) -> String {
+    let mut text = match report.dry_run {
         true => format!(
             "{} would be ingested, {} are still invalid\ndry run: nothing was written\n",
-            replayed.accepted, replayed.still_bad
+            report.accepted, report.still_bad
         ),
         false => format!(
             "{} ingested, {} still invalid\n",
-            replayed.accepted, replayed.still_bad
+            report.accepted, report.still_bad
         ),
     };
-    if replayed.accepted > 0 && !replayed.dry_run {
+    if report.accepted > 0 && !report.dry_run {
         text.push_str("input that had been ingested before changes nothing\n");
     }
-    if replayed.superseded > 0 {
+    if report.superseded > 0 {
         text.push_str(&format!(
             "{} skipped: a row with the same id and version exists; ingest the line itself to overwrite it\n",
-            replayed.superseded
+            report.superseded
         ));
     }
-    if replayed.erased > 0 {
+    if report.erased > 0 {
         text.push_str(&format!(
             "{} skipped: they belong to erased athletes\n",
-            replayed.erased
+            report.erased
         ));
     }
-    if replayed.broken > 0 {
+    if report.broken > 0 {
         text.push_str(&format!(
             "{} records of the topic are not dead letters; `backstitch dead-letters list --reason \"not a dead letter\"` lists them\n",
-            replayed.broken
+            report.broken
         ));
     }
-    if let Some(first) = &replayed.first {
+    if let Some(first) = &report.first {
         text.push_str(&format!("first invalid one: {first}\n"));
     }
     text

@@ -4,7 +4,7 @@ use stores::intake::append_dead_letters;
 use super::*;
 use crate::settings::Settings;
 
-const GOOD: &[u8] =
+const VALID: &[u8] =
     br#"{"event_id":"a","track_id":1,"owner_id":2,"kind":"play","at":"2026-01-01T00:00:00Z"}"#;
 
 fn letter(origin: &str, raw: &[u8]) -> DeadLetter {
@@ -17,14 +17,14 @@ fn letter(origin: &str, raw: &[u8]) -> DeadLetter {
     }
 }
 
-async fn replayed(installation: &Installation, source: Source) -> ReprocessReport {
+async fn replay_source(installation: &Installation, source: Source) -> ReprocessReport {
     let filter = DeadLetterFilter {
         source: Some(source),
         ..DeadLetterFilter::default()
     };
     let mut replayer = Replayer::new(installation, false);
     replayer.replay_matching(filter).await.unwrap();
-    replayer.replay.finish()
+    replayer.reprocessor.finish()
 }
 
 #[tokio::test]
@@ -36,9 +36,9 @@ async fn valid_dead_letters_are_ingested_once() {
     };
     let installation = Installation::open(&settings).await.unwrap();
     let log = &installation.stores().log;
-    installation.intake(Source::Plays).await.unwrap();
+    installation.open_intake(Source::Plays).await.unwrap();
     let letters = [
-        letter("f:1", GOOD),
+        letter("f:1", VALID),
         letter("f:2", b"bad"),
         letter("f:2", b"bad"),
         letter("f:2", b"another file's second line"),
@@ -46,9 +46,9 @@ async fn valid_dead_letters_are_ingested_once() {
     append_dead_letters(&**log, Source::Plays, &letters, 1)
         .await
         .unwrap();
-    let replayed = replayed(&installation, Source::Plays).await;
-    assert_eq!((replayed.accepted, replayed.still_bad), (1, 2));
-    assert!(replayed.first.unwrap().starts_with("f:2: not JSON"));
+    let report = replay_source(&installation, Source::Plays).await;
+    assert_eq!((report.accepted, report.still_bad), (1, 2));
+    assert!(report.first.unwrap().starts_with("f:2: not JSON"));
     let spans = log.spans(Source::Plays.topic()).await.unwrap();
     assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
     let spans = log.spans(Source::Plays.dead_letter_topic()).await.unwrap();
@@ -64,7 +64,7 @@ async fn notifications_are_published_again() {
     };
     let installation = Installation::open(&settings).await.unwrap();
     let log = &installation.stores().log;
-    installation.intake(Source::Efforts).await.unwrap();
+    installation.open_intake(Source::Efforts).await.unwrap();
     let letters = [
         letter(
             "backstitch.efforts.v1/1@7",
@@ -76,9 +76,9 @@ async fn notifications_are_published_again() {
     append_dead_letters(&**log, Source::Efforts, &letters, 1)
         .await
         .unwrap();
-    let replayed = replayed(&installation, Source::Efforts).await;
-    assert_eq!((replayed.accepted, replayed.still_bad), (1, 2));
-    let first = replayed.first.unwrap();
+    let report = replay_source(&installation, Source::Efforts).await;
+    assert_eq!((report.accepted, report.still_bad), (1, 2));
+    let first = report.first.unwrap();
     assert!(first.starts_with("efforts.jsonl:1: not JSON"), "{first}");
     let spans = log.spans(Source::Efforts.topic()).await.unwrap();
     assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
@@ -92,12 +92,15 @@ async fn an_old_row_does_not_replace_a_newer_one() {
         ..Settings::default()
     };
     let installation = Installation::open(&settings).await.unwrap();
-    let (canon, log) = (&installation.stores().entities, &installation.stores().log);
+    let (entities, log) = (&installation.stores().entities, &installation.stores().log);
     let row = |id: i64, capacity: i64, version: i64| {
-        let more = format!(r#""athlete_capacity":{capacity},"version":{version}"#);
-        format!(r#"{{"id":{id},"name":"n","owner":1,{more}}}"#)
+        let fields = format!(r#""athlete_capacity":{capacity},"version":{version}"#);
+        format!(r#"{{"id":{id},"name":"n","owner":1,{fields}}}"#)
     };
-    let intake = installation.intake(Source::Applications).await.unwrap();
+    let intake = installation
+        .open_intake(Source::Applications)
+        .await
+        .unwrap();
     let stored = [row(1, 9, 0), row(2, 9, 0), row(3, 9, 5)];
     let lines = (1..).zip(stored.iter().map(|line| line.as_bytes()));
     intake.ingest("f", lines).await.unwrap();
@@ -121,10 +124,10 @@ async fn an_old_row_does_not_replace_a_newer_one() {
     append_dead_letters(&**log, Source::Applications, &letters, 1)
         .await
         .unwrap();
-    let replayed = replayed(&installation, Source::Applications).await;
-    assert_eq!((replayed.accepted, replayed.superseded), (2_104, 1));
+    let report = replay_source(&installation, Source::Applications).await;
+    assert_eq!((report.accepted, report.superseded), (2_104, 1));
     for (id, capacity) in [(1, 9), (2, 2), (3, 9), (4, 5)] {
-        let found = canon.application(id).await.unwrap().unwrap();
-        assert_eq!(found.athlete_capacity, capacity, "{id}");
+        let application = entities.application(id).await.unwrap().unwrap();
+        assert_eq!(application.athlete_capacity, capacity, "{id}");
     }
 }

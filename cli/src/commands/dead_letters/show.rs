@@ -6,9 +6,9 @@ use schemas::json_value::format_timestamp_ms;
 use serde::Serialize;
 use stores::dead_letters::find;
 
-use super::{Shown, unknown};
+use super::{DeadLetterEntry, unknown_dead_letter};
 use crate::commands::Context;
-use crate::failure::usage;
+use crate::failure::usage_error;
 use crate::installation::Installation;
 use crate::output;
 
@@ -16,7 +16,7 @@ use crate::output;
 #[derive(Debug, Serialize)]
 struct Details {
     #[serde(flatten)]
-    letter: Shown,
+    letter: DeadLetterEntry,
     /// The kind of reason, as in `count`.
     kind: String,
     /// Time of the record in the log.
@@ -33,12 +33,12 @@ pub(super) async fn show(
     raw: bool,
 ) -> anyhow::Result<()> {
     if raw && context.output().is_json() {
-        return Err(usage("--raw prints bytes, not JSON; omit --json"));
+        return Err(usage_error("--raw prints bytes, not JSON; omit --json"));
     }
     let letter = find(&*installation.stores().log, id).await?;
-    let letter = letter.with_context(|| unknown(id))?;
+    let letter = letter.with_context(|| unknown_dead_letter(id))?;
     if raw {
-        return output::raw(&letter.content.raw);
+        return output::write_stdout(&letter.content.raw);
     }
     let details = Details {
         kind: reason_kind(&letter.content.reason),
@@ -46,15 +46,15 @@ pub(super) async fn show(
         raw_bytes: letter.content.raw.len(),
         letter: letter.into(),
     };
-    context.output().result(&details, Details::text)
+    context.output().print_result(&details, Details::to_text)
 }
 
 impl Details {
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         let content = &self.letter.content;
-        let (form, bytes) = readable(&content.raw);
+        let (encoding, bytes) = format_bytes(&content.raw);
         format!(
-            "id:        {}\nsource:    {}\norigin:    {}\nrejected:  {}\nlogged:    {}\nreason:    {}\nkind:      {}\nbytes:     {}, as {form}\n\n{bytes}\n",
+            "id:        {}\nsource:    {}\norigin:    {}\nrejected:  {}\nlogged:    {}\nreason:    {}\nkind:      {}\nbytes:     {}, as {encoding}\n\n{bytes}\n",
             self.letter.id,
             self.letter.id.source,
             content.origin,
@@ -68,23 +68,24 @@ impl Details {
 }
 
 /// Formats UTF-8 bytes as text with control characters escaped, other bytes as hexadecimal with 32 bytes per line.
-fn readable(raw: &[u8]) -> (&'static str, String) {
-    let plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+fn format_bytes(raw: &[u8]) -> (&'static str, String) {
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     match std::str::from_utf8(raw) {
         Ok(text) => {
-            let mut shown = String::with_capacity(text.len());
+            let mut escaped = String::with_capacity(text.len());
             for c in text.chars() {
-                if plain(c) {
-                    shown.push(c);
+                if is_plain(c) {
+                    escaped.push(c);
                 } else {
-                    shown.extend(c.escape_default());
+                    escaped.extend(c.escape_default());
                 }
             }
-            ("text", shown)
+            ("text", escaped)
         }
         Err(_) => {
-            let line = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            let lines: Vec<String> = raw.chunks(32).map(line).collect();
+            let format_line =
+                |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let lines: Vec<String> = raw.chunks(32).map(format_line).collect();
             ("hexadecimal", lines.join("\n"))
         }
     }
@@ -97,11 +98,11 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(
-            readable("a\tö\n\u{1b}[2J".as_bytes()),
+            format_bytes("a\tö\n\u{1b}[2J".as_bytes()),
             ("text", "a\tö\n\\u{1b}[2J".to_owned())
         );
-        let (form, shown) = readable(&[0xff; 33]);
-        assert_eq!(form, "hexadecimal");
-        assert_eq!(shown, format!("{}\nff", "ff".repeat(32)));
+        let (encoding, text) = format_bytes(&[0xff; 33]);
+        assert_eq!(encoding, "hexadecimal");
+        assert_eq!(text, format!("{}\nff", "ff".repeat(32)));
     }
 }

@@ -1,7 +1,7 @@
 //! Explains a rank: the entries before it, by layer.
 
 use super::{BoardSnapshot, ReadError, rank_key};
-use crate::tree::Nodes;
+use crate::tree::NodeReader;
 
 /// The number of entries before an entry. Its index from 0 is `version` − `removed` + `live`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -15,39 +15,39 @@ pub struct RankBreakdown {
 }
 
 impl RankBreakdown {
-    /// The index, from 0.
+    /// Returns the index, from 0.
     #[must_use]
     pub const fn index(&self) -> u64 {
         self.version - self.removed + self.live
     }
 }
 
-impl<N: Nodes> BoardSnapshot<'_, N> {
-    /// The breakdown of a member's rank, or `None` if the member is not on the board.
+impl<N: NodeReader> BoardSnapshot<'_, N> {
+    /// Explains a member's rank. Returns `None` if the member is not on the board.
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
-    pub async fn rank_breakdown(
+    pub async fn explain_rank(
         &self,
         member: &[u8],
     ) -> Result<Option<RankBreakdown>, ReadError<N::Error>> {
-        if self.is_live(member) {
-            let own = self.added.iter().position(|ranked| ranked.member == member);
-            return Ok(own.map(|index| {
+        if self.has_live_entry(member) {
+            let index = self.added.iter().position(|ranked| ranked.member == member);
+            return Ok(index.map(|index| {
                 let position = self.positions.get(index).copied().unwrap_or(0);
                 self.breakdown_at(position, index)
             }));
         }
-        let found = self.find_unchanged([member].into()).await?.pop();
-        Ok(found.map(|(before, ranked)| {
+        let entry = self.find_unchanged([member].into()).await?.pop();
+        Ok(entry.map(|(before, ranked)| {
             let position = before.count.saturating_sub(self.start.count);
             let added = self.added.iter();
-            let live = added.filter(|other| other.order() < ranked.order());
+            let live = added.filter(|other| other.sort_key() < ranked.sort_key());
             self.breakdown_at(position, live.count())
         }))
     }
 
-    /// The number of entries at or before a score and a member, even if the board has no such
+    /// Counts the entries at or before a score and a member, even if the board has no such
     /// entry. This is the index of the next entry.
     ///
     /// # Errors
@@ -59,11 +59,11 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
     ) -> Result<u64, ReadError<N::Error>> {
         let live = self
             .added
-            .partition_point(|other| other.order() <= (score, member));
+            .partition_point(|other| other.sort_key() <= (score, member));
         let Some(version) = &self.key_boards.version else {
             return Ok(live as u64);
         };
-        // The first key after that of such an entry.
+        // The first key after the key of such an entry.
         let mut key = rank_key(&self.board, score, member);
         key.push(0);
         let before = version.by_rank.ranks(self.nodes, &[&key]).await?.pop();
@@ -75,7 +75,7 @@ impl<N: Nodes> BoardSnapshot<'_, N> {
     fn breakdown_at(&self, position: u64, live: usize) -> RankBreakdown {
         RankBreakdown {
             version: position,
-            removed: self.removed_before(position),
+            removed: self.count_removed_before(position),
             live: live as u64,
         }
     }

@@ -1,7 +1,7 @@
 //! Scans all boards of a key, for comparisons.
 
-use super::{KeyBoards, RankedEntry, ReadError, SCAN_ENTRIES};
-use crate::tree::{Nodes, Tree};
+use super::{KeyBoards, RankedEntry, ReadError, SCAN_ENTRIES, TREES_DIFFER};
+use crate::tree::{NodeReader, Tree};
 
 impl KeyBoards {
     /// Calls `visit` with every entry of every board, unsorted. `member_bytes` is the length of a
@@ -9,23 +9,24 @@ impl KeyBoards {
     ///
     /// # Errors
     /// Those of the store, and corrupt data.
-    pub async fn for_each_entry<N: Nodes>(
+    pub async fn for_each_entry<N: NodeReader>(
         &self,
         nodes: &N,
         member_bytes: usize,
         mut visit: impl FnMut(&[u8], RankedEntry) + Send,
     ) -> Result<(), ReadError<N::Error>> {
-        for (member, state) in &self.live {
-            for entry in &state.entries {
+        for (member, live) in &self.live {
+            for entry in &live.entries {
                 visit(&entry.board, RankedEntry::new(member, entry));
             }
         }
         let Some(version) = &self.version else {
             return Ok(());
         };
-        let after_board = self.score_bytes + member_bytes;
+        let bytes_after_board = self.score_bytes + member_bytes;
         for_each_item(&version.by_rank, nodes, |key, weight, payload| {
-            let Some((board, rest)) = key.split_at_checked(key.len().saturating_sub(after_board))
+            let Some((board, rest)) =
+                key.split_at_checked(key.len().saturating_sub(bytes_after_board))
             else {
                 return;
             };
@@ -45,8 +46,7 @@ impl KeyBoards {
         .await?;
         if let Some(by_member) = &version.by_member {
             if by_member.sum().count != version.by_rank.sum().count {
-                let what = "the trees by rank and by member have different entries";
-                return Err(ReadError::Damaged(what.to_owned()));
+                return Err(ReadError::Damaged(TREES_DIFFER.to_owned()));
             }
             for_each_item(by_member, nodes, |_, _, _| ()).await?;
         }
@@ -55,7 +55,7 @@ impl KeyBoards {
 
     /// Returns whether a member has a live entry.
     #[must_use]
-    pub fn is_live(&self, member: &[u8]) -> bool {
+    pub fn has_live_entry(&self, member: &[u8]) -> bool {
         self.live.contains_key(member)
     }
 
@@ -66,7 +66,7 @@ impl KeyBoards {
     }
 }
 
-async fn for_each_item<N: Nodes>(
+async fn for_each_item<N: NodeReader>(
     tree: &Tree,
     nodes: &N,
     mut visit: impl FnMut(&[u8], i64, &[u8]) + Send,
@@ -75,8 +75,8 @@ async fn for_each_item<N: Nodes>(
     while next < count {
         let items = tree.slice(nodes, next, SCAN_ENTRIES).await?;
         if items.is_empty() {
-            let what = "a tree has fewer items than its root says";
-            return Err(ReadError::Damaged(what.to_owned()));
+            let reason = "a tree has fewer items than its root says";
+            return Err(ReadError::Damaged(reason.to_owned()));
         }
         next += items.len() as u64;
         for item in items {

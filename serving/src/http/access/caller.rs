@@ -19,7 +19,7 @@ struct KeyName {
 }
 
 impl Caller {
-    /// May do everything: this process, or a loopback client until a key exists.
+    /// Returns a caller with all scopes: this process, or a loopback client until a key exists.
     pub(crate) fn trusted() -> Self {
         Self {
             key: None,
@@ -27,7 +27,7 @@ impl Caller {
         }
     }
 
-    /// Has the scopes of a key.
+    /// Returns a caller with the scopes of a key.
     pub(super) fn from_key(key: &ApiKey) -> Self {
         Self {
             key: Some(KeyName {
@@ -38,7 +38,7 @@ impl Caller {
         }
     }
 
-    /// Has no key and no scope.
+    /// Returns a caller without a key or scope.
     pub(crate) fn anonymous() -> Self {
         Self {
             key: None,
@@ -60,8 +60,8 @@ impl Caller {
     /// nothing.
     pub(crate) fn only_owner(&self) -> Option<&str> {
         let mut owners = self.scopes.owners();
-        let only = owners.next().filter(|_| !self.scopes.may_read_all())?;
-        owners.next().is_none().then_some(only)
+        let owner = owners.next().filter(|_| !self.scopes.may_read_all())?;
+        owners.next().is_none().then_some(owner)
     }
 
     /// Returns the owners that the key's scopes name.
@@ -74,7 +74,7 @@ impl Caller {
         self.key.as_ref().map(|key| key.id.as_str())
     }
 
-    /// Returns the actor for records: the key, if any.
+    /// Formats the key, if any, as the actor of a record.
     pub(crate) fn actor(&self) -> Option<String> {
         let KeyName { id, name } = self.key.as_ref()?;
         Some(format!("{name} (key {id})"))

@@ -14,25 +14,25 @@ use crate::options::ServingOptions;
 use crate::request_coalescer::{RequestCoalescer, seeded_hash};
 
 /// Maximum age of the cached fact that no key exists.
-const NO_KEY_TTL: Duration = Duration::from_secs(1);
+const NO_KEYS_TTL: Duration = Duration::from_secs(1);
 /// Maximum number of cached keys.
-const ENTRIES_MAX: u64 = 100_000;
-/// Interval between records of a key's use, and the time limit of that write.
-const USE_INTERVAL: Duration = Duration::from_secs(60);
-const USE_TIMEOUT: Duration = Duration::from_millis(500);
+const CACHED_KEYS_MAX: u64 = 100_000;
+/// Interval between records of a key's use, and the time limit of each record.
+const RECORD_USE_INTERVAL: Duration = Duration::from_secs(60);
+const RECORD_USE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit of a read of the store if a stale entry can replace its result.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A result of the key store.
 #[derive(Debug, Clone, Copy)]
-struct Entry<T> {
+struct CacheEntry<T> {
     value: T,
     read_at: Instant,
-    /// Time of the last attempt to read, also if it failed.
+    /// Time of the last attempt to read, even if it failed.
     tried_at: Instant,
 }
 
-type Reads<T> = RequestCoalescer<Result<T, Problem>>;
+type ReadCoalescer<T> = RequestCoalescer<Result<T, Problem>>;
 
 /// Keys that this process has looked up.
 #[derive(Debug)]
@@ -41,21 +41,22 @@ pub(crate) struct KeyCache {
     fresh_for: Duration,
     stale_for: Duration,
     /// Keys by id; `None` for an id without a key.
-    entries: Cache<String, Entry<Option<Arc<ApiKeyRecord>>>>,
+    entries: Cache<String, CacheEntry<Option<Arc<ApiKeyRecord>>>>,
     /// Keys whose use was recorded during the last interval.
     recently_used: Cache<String, ()>,
-    reads: Reads<Option<Arc<ApiKeyRecord>>>,
+    key_coalescer: ReadCoalescer<Option<Arc<ApiKeyRecord>>>,
     /// True once a key has existed. It never becomes false again.
     has_keys: AtomicBool,
-    no_keys: Mutex<Option<Entry<bool>>>,
-    has_keys_reads: Reads<bool>,
+    /// The last read that found no key.
+    no_keys: Mutex<Option<CacheEntry<bool>>>,
+    has_keys_coalescer: ReadCoalescer<bool>,
 }
 
 impl KeyCache {
     pub(crate) fn new(keys: Arc<dyn Keys>, options: &ServingOptions) -> Self {
         let stale_for = Duration::from_millis(options.keys_kept_stale_ms.max(options.keys_kept_ms));
         let entries = Cache::builder()
-            .max_capacity(ENTRIES_MAX)
+            .max_capacity(CACHED_KEYS_MAX)
             .time_to_live(stale_for)
             .build();
         Self {
@@ -64,13 +65,13 @@ impl KeyCache {
             stale_for,
             entries,
             recently_used: Cache::builder()
-                .max_capacity(ENTRIES_MAX)
-                .time_to_live(USE_INTERVAL)
+                .max_capacity(CACHED_KEYS_MAX)
+                .time_to_live(RECORD_USE_INTERVAL)
                 .build(),
-            reads: RequestCoalescer::new(),
+            key_coalescer: RequestCoalescer::new(),
             has_keys: AtomicBool::new(false),
             no_keys: Mutex::default(),
-            has_keys_reads: RequestCoalescer::new(),
+            has_keys_coalescer: RequestCoalescer::new(),
         }
     }
 
@@ -81,7 +82,7 @@ impl KeyCache {
             return Ok(true);
         }
         let cached = *lock(&self.no_keys);
-        let fresh_for = self.fresh_for.min(NO_KEY_TTL);
+        let fresh_for = self.fresh_for.min(NO_KEYS_TTL);
         if cached.is_some_and(|entry| entry.tried_at.elapsed() < fresh_for) {
             return Ok(false);
         }
@@ -90,7 +91,7 @@ impl KeyCache {
             let has_keys = keys.has_keys().await;
             has_keys.map_err(Problem::from)
         };
-        let read = self.has_keys_reads.read(0, read);
+        let read = self.has_keys_coalescer.read(0, read);
         let entry = self.refresh(cached, read).await?;
         if entry.value {
             self.has_keys.store(true, Ordering::Relaxed);
@@ -104,9 +105,9 @@ impl KeyCache {
     /// too old.
     async fn refresh<T>(
         &self,
-        last: Option<Entry<T>>,
+        last: Option<CacheEntry<T>>,
         read: impl Future<Output = Result<T, Problem>>,
-    ) -> Result<Entry<T>, Problem> {
+    ) -> Result<CacheEntry<T>, Problem> {
         let last = last.filter(|last| last.read_at.elapsed() < self.stale_for);
         let value = match last {
             None => read.await?,
@@ -114,15 +115,15 @@ impl KeyCache {
                 Ok(Ok(value)) => value,
                 Ok(Err(_)) | Err(_) => {
                     let tried_at = Instant::now();
-                    return Ok(Entry { tried_at, ..last });
+                    return Ok(CacheEntry { tried_at, ..last });
                 }
             },
         };
-        let now = Instant::now();
-        Ok(Entry {
+        let read_at = Instant::now();
+        Ok(CacheEntry {
             value,
-            read_at: now,
-            tried_at: now,
+            read_at,
+            tried_at: read_at,
         })
     }
 
@@ -163,7 +164,7 @@ impl KeyCache {
             });
             Ok(key?.map(Arc::new))
         };
-        let read = self.reads.read(seeded_hash(&id), read);
+        let read = self.key_coalescer.read(seeded_hash(&id), read);
         let last = cached.filter(|entry| entry.value.is_some());
         let entry = self.refresh(last, read).await?;
         if entry.value.is_some() {
@@ -180,7 +181,7 @@ impl KeyCache {
             return;
         }
         self.recently_used.insert(id.clone(), ());
-        match timeout(USE_TIMEOUT, self.keys.record_key_use(id, now_ms)).await {
+        match timeout(RECORD_USE_TIMEOUT, self.keys.record_key_use(id, now_ms)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, id, "cannot record the use of a key"),
             Err(_) => tracing::debug!(id, "recording the use of a key took too long"),

@@ -15,31 +15,31 @@ use governor::{Quota, RateLimiter};
 use crate::options::ServingOptions;
 
 /// Number of requests after which idle senders are removed.
-const CLEANUP_INTERVAL: u64 = 10_000;
-/// A burst may hold the requests of this many seconds.
+const CLEANUP_REQUESTS: u64 = 10_000;
+/// Length of a burst: the requests of this many seconds may arrive at once.
 const BURST_SECONDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 
 /// A rate limit for each sender `K`. 0 disables it.
-pub(crate) struct Limit<K: Clone + Hash + Eq, C: Clock = DefaultClock> {
+pub(crate) struct RateLimit<K: Clone + Hash + Eq, C: Clock = DefaultClock> {
     limiter: Option<Limiter<K, C>>,
     clock: C,
-    requests_seen: AtomicU64,
+    requests: AtomicU64,
 }
 
 type Limiter<K, C> =
     RateLimiter<K, DefaultKeyedStateStore<K>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-impl<K: Clone + Hash + Eq, C: Clock + Clone> Limit<K, C> {
-    fn per_second(requests: u32, clock: C) -> Self {
-        let limiter = NonZeroU32::new(requests).map(|requests| {
-            let burst = requests.saturating_mul(BURST_SECONDS);
-            let quota = Quota::per_second(requests).allow_burst(burst);
+impl<K: Clone + Hash + Eq, C: Clock + Clone> RateLimit<K, C> {
+    fn per_second(requests_per_second: u32, clock: C) -> Self {
+        let limiter = NonZeroU32::new(requests_per_second).map(|requests_per_second| {
+            let burst = requests_per_second.saturating_mul(BURST_SECONDS);
+            let quota = Quota::per_second(requests_per_second).allow_burst(burst);
             RateLimiter::new(quota, DefaultKeyedStateStore::default(), clock.clone())
         });
         Self {
             limiter,
             clock,
-            requests_seen: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         }
     }
 
@@ -48,8 +48,7 @@ impl<K: Clone + Hash + Eq, C: Clock + Clone> Limit<K, C> {
         let Some(limiter) = &self.limiter else {
             return Ok(());
         };
-        if self.requests_seen.fetch_add(1, Ordering::Relaxed) % CLEANUP_INTERVAL
-            == CLEANUP_INTERVAL - 1
+        if self.requests.fetch_add(1, Ordering::Relaxed) % CLEANUP_REQUESTS == CLEANUP_REQUESTS - 1
         {
             limiter.retain_recent();
             limiter.shrink_to_fit();
@@ -59,26 +58,29 @@ impl<K: Clone + Hash + Eq, C: Clock + Clone> Limit<K, C> {
     }
 }
 
-impl<K: Clone + Hash + Eq, C: Clock> fmt::Debug for Limit<K, C> {
+impl<K: Clone + Hash + Eq, C: Clock> fmt::Debug for RateLimit<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit").finish_non_exhaustive()
+        f.debug_struct("RateLimit").finish_non_exhaustive()
     }
 }
 
 /// The rate limits of the service.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct RateLimits {
     /// By id of the key.
-    pub(crate) keys: Limit<String>,
+    pub(crate) keys: RateLimit<String>,
     /// By network of clients without a known key.
-    pub(crate) addresses: Limit<IpAddr>,
+    pub(crate) addresses: RateLimit<IpAddr>,
 }
 
-impl Limits {
+impl RateLimits {
     pub(crate) fn new(options: &ServingOptions) -> Self {
         Self {
-            keys: Limit::per_second(options.key_requests_per_second_max, DefaultClock::default()),
-            addresses: Limit::per_second(
+            keys: RateLimit::per_second(
+                options.key_requests_per_second_max,
+                DefaultClock::default(),
+            ),
+            addresses: RateLimit::per_second(
                 options.stranger_requests_per_second_max,
                 DefaultClock::default(),
             ),
@@ -86,9 +88,9 @@ impl Limits {
     }
 }
 
-/// Returns the unit by which clients are limited: the IPv4 address, or the /64 network of an IPv6
-/// address, which one customer usually has.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+/// Returns the network by which clients are limited: the IPv4 address, or the /64 network of an
+/// IPv6 address, which a single customer usually has.
+pub(crate) fn truncate_to_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let prefix = u128::from(v6) & !u128::from(u64::MAX);
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn each_sender_has_its_own_limit() {
         let clock = FakeRelativeClock::default();
-        let limit = Limit::per_second(1, clock.clone());
+        let limit = RateLimit::per_second(1, clock.clone());
         for _ in 0..BURST_SECONDS.get() {
             assert_eq!(limit.check(&"a"), Ok(()));
         }
@@ -117,13 +119,13 @@ mod tests {
         clock.advance(second);
         assert_eq!(limit.check(&"a"), Ok(()));
         assert_eq!(limit.check(&"a"), Err(second));
-        let unlimited = Limit::per_second(0, clock);
+        let unlimited = RateLimit::per_second(0, clock);
         assert!((0..1_000).all(|_| unlimited.check(&"a").is_ok()));
     }
 
     #[test]
     fn addresses_of_one_network_share_a_limit() {
-        let network_of = |text: &str| network(text.parse().expect("an address"));
+        let network_of = |text: &str| truncate_to_network(text.parse().expect("an address"));
         assert_eq!(network_of("2001:db8::1"), network_of("2001:db8::ffff:0:1"));
         assert_ne!(network_of("2001:db8::1"), network_of("2001:db8:0:1::1"));
         assert_eq!(network_of("::ffff:10.0.0.1"), network_of("10.0.0.1"));

@@ -7,8 +7,7 @@ use axum::http::Method;
 /// The scope that a request requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequiredScope {
-    /// None, and no limit applies. For routes that are cheap and must answer always, such as
-    /// liveness.
+    /// None, and no limit applies. For cheap routes that must always answer, such as liveness.
     AlwaysOpen,
     /// None. A key is ignored.
     Public,
@@ -36,8 +35,8 @@ pub(crate) enum RequiredScope {
 }
 
 impl RequiredScope {
-    /// Returns whether a key is required, once a key exists.
-    pub(crate) const fn takes_key(self) -> bool {
+    /// Returns whether requests need a key once a key exists.
+    pub(crate) const fn requires_key(self) -> bool {
         !matches!(self, Self::AlwaysOpen | Self::Public | Self::OptionalKey)
     }
 }
@@ -73,10 +72,10 @@ impl RouteScopes {
         let Some(methods) = self.0.get(path) else {
             return RouteLookup::Unregistered;
         };
-        let found = methods.iter().find(|(served, _)| served == method);
-        found.map_or(RouteLookup::OtherMethods(methods), |(_, scope)| {
-            RouteLookup::Registered(*scope)
-        })
+        match methods.iter().find(|(served, _)| served == method) {
+            Some((_, scope)) => RouteLookup::Registered(*scope),
+            None => RouteLookup::OtherMethods(methods),
+        }
     }
 }
 

@@ -14,16 +14,16 @@ use stores::admin::{
 use utoipa::ToSchema;
 
 use super::entity_store::{
-    CANONICAL, EntityProvenance, find_usage, unknown_application, write_problem,
+    ENTITY_PROVENANCE, EntityProvenance, find_usage, map_write_error, unknown_application,
 };
-use super::response::{ApplicationResponse, application_response};
+use super::response::{ApplicationResponse, build_application_response};
 use crate::answer::format_ms;
 use crate::http::boards::parse_id;
 use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
 use crate::http::{Api, Caller, body, csv, cursor, with_timeout};
 
-/// The largest capacity: a number that every JSON reader holds exactly.
+/// The largest capacity: the largest integer that every JSON reader represents exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
 /// The default actor.
 const DEFAULT_ACTOR: &str = "http";
@@ -36,9 +36,9 @@ pub(crate) struct ApplicationChangeBody {
     athlete_capacity: Option<i64>,
     /// True to enforce the capacity.
     enforced: Option<bool>,
-    /// The reason for the record, at most 1,024 bytes.
+    /// The reason in the record of the change, at most 1,024 bytes.
     reason: Option<String>,
-    /// The actor for the record, at most 1,024 bytes; default "http".
+    /// The actor in the record of the change, at most 1,024 bytes; default "http".
     by: Option<String>,
 }
 
@@ -77,7 +77,8 @@ pub(crate) struct AuditEntryResponse {
 
 /// The changes of an application.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct Audit {
+#[schema(as = Audit)]
+pub(crate) struct AuditPage {
     application_id: i64,
     /// Newest first.
     entries: Vec<AuditEntryResponse>,
@@ -107,30 +108,30 @@ pub(crate) async fn change_application(
     uri: Uri,
     request: Request,
 ) -> Result<Json<ApplicationResponse>, Problem> {
-    Params::read(&uri, &[])?;
-    let application = parse_id("id", &application)?;
+    Params::parse(&uri, &[])?;
+    let application_id = parse_id("id", &application)?;
     let body: ApplicationChangeBody =
-        body::object(&api, request, "{\"athlete_capacity\": 100}").await?;
+        body::parse_object(&api, request, "{\"athlete_capacity\": 100}").await?;
     if body.athlete_capacity.is_none() && body.enforced.is_none() {
         let detail = "the body changes nothing: send athlete_capacity, enforced or both";
         return Err(ProblemKind::BadBody.with_detail(detail));
     }
     if let Some(capacity) = body.athlete_capacity {
-        in_range("athlete_capacity", capacity)?;
+        check_capacity("athlete_capacity", capacity)?;
     }
     let reason = TextField {
         name: "reason",
         text: body.reason,
     };
-    let by = recorded_by(&caller, body.by, reason)?;
+    let audit = build_audit_context(&caller, body.by, reason)?;
     let entities = &api.ports.entities;
     // The response is read before the change, so a failure to read it changes nothing.
     let read = async {
-        let mut found = find_usage(&api, application).await?;
+        let mut usage = find_usage(&api, application_id).await?;
         // The class of the new capacity decides how the athletes are counted.
-        let before = found.application.athlete_capacity;
-        found.application.athlete_capacity = body.athlete_capacity.unwrap_or(before);
-        application_response(&api, found).await
+        let capacity = usage.application.athlete_capacity;
+        usage.application.athlete_capacity = body.athlete_capacity.unwrap_or(capacity);
+        build_application_response(&api, usage).await
     };
     let response = with_timeout(&api, read).await??;
     let change = admin::ApplicationChange {
@@ -139,11 +140,11 @@ pub(crate) async fn change_application(
     };
     let now_ms = api.ports.clock.now_ms();
     let changed = entities
-        .change_application(application, change, &by, now_ms)
+        .change_application(application_id, change, &audit, now_ms)
         .await;
-    let changed = changed.map_err(write_problem)?;
-    let changed = changed.ok_or_else(|| unknown_application(application))?;
-    Ok(Json(response.updated(changed)))
+    let changed = changed.map_err(map_write_error)?;
+    let changed = changed.ok_or_else(|| unknown_application(application_id))?;
+    Ok(Json(response.with_usage(changed)))
 }
 
 /// The changes of an application, with actor, time and reason.
@@ -156,7 +157,7 @@ pub(crate) async fn change_application(
         PageQuery
     ),
     responses(
-        (status = 200, description = "Changes, newest first", body = Audit),
+        (status = 200, description = "Changes, newest first", body = AuditPage),
         (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -165,30 +166,30 @@ pub(crate) async fn list_changes(
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let (_, query) = PageQuery::read(&uri, &[])?;
-    let application = parse_id("id", &application)?;
-    let fingerprint = cursor::fingerprint(&format!("audit of {application}"));
-    let before = query.decode_start(fingerprint, cursor::decode)?;
+    let (_, query) = PageQuery::parse(&uri, &[])?;
+    let application_id = parse_id("id", &application)?;
+    let fingerprint = cursor::compute_fingerprint(&format!("audit of {application_id}"));
+    let before_id = query.decode_start(fingerprint, cursor::decode)?;
     let limit = query.limit;
     let entities = &api.ports.entities;
-    let mut found = entities
-        .audit_entries(application, before, limit + 1)
+    let mut entries = entities
+        .audit_entries(application_id, before_id, limit + 1)
         .await?;
-    if found.is_empty() {
-        find_usage(&api, application).await?;
+    if entries.is_empty() {
+        find_usage(&api, application_id).await?;
     }
-    let after = |last: &AuditEntry| cursor::encode(fingerprint, &last.id);
-    let next = cursor::truncate_page(&mut found, limit, after);
-    let page = Audit {
-        application_id: application,
-        entries: found
+    let encode_cursor = |last: &AuditEntry| cursor::encode(fingerprint, &last.id);
+    let next_cursor = cursor::truncate_page(&mut entries, limit, encode_cursor);
+    let page = AuditPage {
+        application_id,
+        entries: entries
             .into_iter()
             .map(AuditEntryResponse::from_entry)
             .collect(),
-        cursor: next.clone(),
-        provenance: CANONICAL,
+        cursor: next_cursor.clone(),
+        provenance: ENTITY_PROVENANCE,
     };
-    Ok(query.respond(&uri, next.as_deref(), page, |page| {
+    Ok(query.respond(&uri, next_cursor.as_deref(), page, |page| {
         let header = "id,at,by,changed,before,after,reason,request_id";
         csv::write_objects(header, page.entries, None)
     }))
@@ -222,7 +223,7 @@ impl AuditEntryResponse {
     }
 }
 
-pub(super) fn in_range(name: &str, capacity: i64) -> Result<(), Problem> {
+pub(super) fn check_capacity(name: &str, capacity: i64) -> Result<(), Problem> {
     if (0..=CAPACITY_MAX).contains(&capacity) {
         return Ok(());
     }
@@ -236,8 +237,8 @@ pub(super) struct TextField {
     pub(super) text: Option<String>,
 }
 
-/// Returns actor and reason for the record. Adds the caller's key to the actor.
-pub(super) fn recorded_by(
+/// Builds the actor and reason of a record. Adds the caller's key to the actor.
+pub(super) fn build_audit_context(
     caller: &Caller,
     actor: Option<String>,
     reason: TextField,
@@ -263,8 +264,8 @@ pub(super) fn recorded_by(
     let actor = actor.filter(|actor| !actor.trim().is_empty());
     let actor = match (actor, caller.actor()) {
         (Some(actor), Some(key)) => {
-            let room = TEXT_BYTES_MAX.saturating_sub(key.len() + 2);
-            let end = actor.floor_char_boundary(room);
+            let bytes_left = TEXT_BYTES_MAX.saturating_sub(key.len() + 2);
+            let end = actor.floor_char_boundary(bytes_left);
             format!("{}, {key}", actor.get(..end).unwrap_or_default())
         }
         (Some(actor), None) => actor,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use jobs::counting::Counting;
+use jobs::counting::CountingClasses;
 use serde::{Deserialize, Serialize};
 use stores::admin::ApplicationUsage;
 use stores::recounts::RecordedCount;
@@ -34,12 +34,12 @@ pub(crate) struct CountingResponse {
 impl CountingResponse {
     /// Describes the count of an application: the recount if there is one.
     pub(super) fn new(
-        counting: &Counting,
+        counting: &CountingClasses,
         usage: &ApplicationUsage,
         recounted: Option<RecordedCount>,
     ) -> Self {
         let application = &usage.application;
-        let class = counting.class_for(application.id, application.athlete_capacity);
+        let class = counting.find_class(application.id, application.athlete_capacity);
         Self {
             strategy: recounted.map_or("increments", |_| "recount").to_owned(),
             class: class.map(|class| class.name().to_owned()),
@@ -51,12 +51,12 @@ impl CountingResponse {
 /// Reads the recounts of applications whose class uses them, by id.
 pub(super) async fn read_recounts(
     api: &Api,
-    counting: &Counting,
+    counting: &CountingClasses,
     usages: &[ApplicationUsage],
 ) -> Result<BTreeMap<i64, RecordedCount>, Problem> {
     let is_recounted = |usage: &&ApplicationUsage| {
         let application = &usage.application;
-        let policy = counting.policy_for(application.id, application.athlete_capacity);
+        let policy = counting.find_policy(application.id, application.athlete_capacity);
         policy.is_some()
     };
     let ids = usages.iter().filter(is_recounted);
@@ -64,8 +64,8 @@ pub(super) async fn read_recounts(
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let found = api.ports.entities.counted_applications(&ids).await?;
-    let recorded = found.into_iter();
-    let recorded = recorded.filter_map(|found| Some((found.application_id, found.recorded?)));
+    let counts = api.ports.entities.counted_applications(&ids).await?;
+    let recorded = counts.into_iter();
+    let recorded = recorded.filter_map(|count| Some((count.application_id, count.recorded?)));
     Ok(recorded.collect())
 }

@@ -16,26 +16,27 @@ pub(crate) struct EntityProvenance {
     complete: bool,
 }
 
-pub(super) const CANONICAL: EntityProvenance = EntityProvenance {
+pub(super) const ENTITY_PROVENANCE: EntityProvenance = EntityProvenance {
     source: "canonical",
     complete: true,
 };
 
+/// Reads an application with its number of connected athletes.
 pub(super) async fn find_usage(api: &Api, id: i64) -> Result<ApplicationUsage, Problem> {
-    let found = api.ports.entities.usages_by_id(&[id]).await?.pop();
-    found.ok_or_else(|| unknown_application(id))
+    let usage = api.ports.entities.usages_by_id(&[id]).await?.pop();
+    usage.ok_or_else(|| unknown_application(id))
 }
 
-/// The problem of a failed write. Rows in another application's database cannot be changed here.
-pub(super) fn write_problem(error: stores::Error) -> Problem {
+/// Converts the error of a write. A row that is managed in another database cannot be changed here.
+pub(super) fn map_write_error(error: stores::Error) -> Problem {
     match error {
-        stores::Error::Refused(why) => ProblemKind::ManagedElsewhere.with_detail(why),
+        stores::Error::Refused(detail) => ProblemKind::ManagedElsewhere.with_detail(detail),
         error => error.into(),
     }
 }
 
-pub(super) fn unknown_application(application: i64) -> Problem {
+pub(super) fn unknown_application(application_id: i64) -> Problem {
     ProblemKind::UnknownApplication.with_detail(format!(
-        "unknown application {application}: ingest it as a line of applications first"
+        "unknown application {application_id}: ingest it as a line of applications first"
     ))
 }

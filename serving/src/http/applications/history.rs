@@ -12,12 +12,12 @@ use schemas::provenance::{Origin, Provenance};
 use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
-use stores::counts::{Day, HistoryQuery, date_of, day_of, day_of_date, read_history};
+use stores::counts::{Day, HistoryQuery, date_from_day, day_from_date, day_from_ms, read_history};
 use utoipa::ToSchema;
 
 use super::entity_store::find_usage;
-use super::response::APPLICATIONS;
-use crate::answer::{ProvenanceShape, provenance};
+use super::response::APPLICATIONS_BOARD;
+use crate::answer::{ProvenanceShape, build_provenance};
 use crate::http::boards::{find_board, parse_date, parse_id};
 use crate::http::params::{PageQuery, Params, Path};
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
@@ -34,7 +34,6 @@ const DAYS_DEFAULT: Day = 90;
 
 /// The number of connected athletes by day.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = ApplicationHistory)]
 pub(crate) struct ApplicationHistory {
     pub(crate) application_id: i64,
     /// Oldest first, without gaps.
@@ -47,7 +46,6 @@ pub(crate) struct ApplicationHistory {
 
 /// One day of the history.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[schema(as = ApplicationDay)]
 pub(crate) struct ApplicationDay {
     /// The day, in UTC.
     #[schema(value_type = String, format = Date)]
@@ -84,21 +82,21 @@ pub(crate) async fn show_history(
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let (params, query) = PageQuery::read_within(&uri, &["from", "to"], LIMIT_DEFAULT, LIMIT_MAX)?;
-    let application = parse_id("id", &application)?;
-    let days = requested_days(&params, day_of(api.ports.clock.now_ms()))?;
-    let question = format!("history of {application} {}", params.question());
-    let fingerprint = cursor::fingerprint(&question);
-    let begin: Option<i64> = query.decode_start(fingerprint, cursor::decode)?;
-    let begin = begin.and_then(|day| Day::try_from(day).ok());
-    let days = begin.unwrap_or(days.start)..days.end;
-    find_usage(&api, application).await?;
-    let job = find_board(&api, APPLICATIONS)?;
+    let (params, query) = PageQuery::parse_within(&uri, &["from", "to"], LIMIT_DEFAULT, LIMIT_MAX)?;
+    let application_id = parse_id("id", &application)?;
+    let days = parse_days(&params, day_from_ms(api.ports.clock.now_ms()))?;
+    let canonical = format!("history of {application_id} {}", params.canonical_query());
+    let fingerprint = cursor::compute_fingerprint(&canonical);
+    let start: Option<i64> = query.decode_start(fingerprint, cursor::decode)?;
+    let start = start.and_then(|day| Day::try_from(day).ok());
+    let days = start.unwrap_or(days.start)..days.end;
+    find_usage(&api, application_id).await?;
+    let job = find_board(&api, APPLICATIONS_BOARD)?;
     if !job.records_daily_counts() {
         let detail = "no history of applications is kept: add the section [history] to the job.toml of their board";
         return Err(ProblemKind::UnknownPath.with_detail(detail));
     }
-    let key = job.key().encode_values(&[KeyValue::Int(application)]);
+    let key = job.key().encode_values(&[KeyValue::Int(application_id)]);
     let key = key.map_err(|error| Problem::parameter(format!("id: {error}")))?;
     let history_query = HistoryQuery {
         source: job.source(),
@@ -106,55 +104,51 @@ pub(crate) async fn show_history(
         key: &key,
     };
     let (counts, views) = (&*api.ports.counts, &*api.ports.views);
-    let found = read_history(counts, views, history_query, days, query.limit).await?;
-    let next = found.next.map(|day| cursor::encode(fingerprint, &day));
-    let days = found.days.into_iter().map(|found| ApplicationDay {
-        date: date_of(found.day),
-        connected_athletes: found.count,
-        epoch: found.epoch,
+    let history = read_history(counts, views, history_query, days, query.limit).await?;
+    let next_cursor = history.next.map(|day| cursor::encode(fingerprint, &day));
+    let days = history.days.into_iter().map(|day| ApplicationDay {
+        date: date_from_day(day.day),
+        connected_athletes: day.count,
+        epoch: day.epoch,
     });
     let page = ApplicationHistory {
-        application_id: application,
+        application_id,
         days: days.collect(),
-        cursor: next.clone(),
-        provenance: provenance_of_runs(job.source(), &found.runs),
+        cursor: next_cursor.clone(),
+        provenance: build_history_provenance(job.source(), &history.runs),
     };
-    Ok(query.respond(&uri, next.as_deref(), page, |page| {
+    Ok(query.respond(&uri, next_cursor.as_deref(), page, |page| {
         let header = "date,connected_athletes,epoch";
         csv::write_objects(header, page.days, Some(&page.provenance))
     }))
 }
 
-/// Reads the range of days from the parameters.
-fn requested_days(params: &Params, today: Day) -> Result<Range<Day>, Problem> {
+/// Parses the range of days.
+fn parse_days(params: &Params, today: Day) -> Result<Range<Day>, Problem> {
     let (from, to) = (
-        params.parsed("from", parse_date)?,
-        params.parsed("to", parse_date)?,
+        params.parse_with("from", parse_date)?,
+        params.parse_with("to", parse_date)?,
     );
-    let to = to.map_or_else(|| today.saturating_add(1), day_of_date);
-    let from = from.map_or_else(|| to.saturating_sub(DAYS_DEFAULT), day_of_date);
+    let to = to.map_or_else(|| today.saturating_add(1), day_from_date);
+    let from = from.map_or_else(|| to.saturating_sub(DAYS_DEFAULT), day_from_date);
     if from < to {
         return Ok(from..to);
     }
     Err(Problem::parameter(format!(
         "from={} is not before to={}: `to` is the day after the last one, and defaults to tomorrow",
-        date_of(from),
-        date_of(to)
+        date_from_day(from),
+        date_from_day(to)
     )))
 }
 
-/// Returns the provenance of batch results up to the newest run.
-fn provenance_of_runs(source: Source, runs: &Runs) -> Provenance {
-    let epoch = runs.newest();
+/// Builds the provenance of batch results up to the newest run.
+fn build_history_provenance(source: Source, runs: &Runs) -> Provenance {
+    let epoch = runs.newest_complete();
     let Watermark { position, as_of_ms } = Watermark::from_run(runs, epoch);
-    let standing = ReadPosition {
+    let read_position = ReadPosition {
         as_of_ms,
         position,
         ..ReadPosition::empty(source, epoch)
     };
-    provenance(Origin::from_layers(false, false, epoch), standing)
+    build_provenance(Origin::from_layers(false, false, epoch), read_position)
 }
-
-#[cfg(test)]
-#[path = "history_tests.rs"]
-mod tests;

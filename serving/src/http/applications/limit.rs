@@ -1,5 +1,5 @@
-//! The page for people that an application cannot connect. It shows whether capacity is left, and
-//! what to do if not.
+//! The page for people that an application cannot connect. It shows whether capacity is available,
+//! and how to get more.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::http::Api;
 use crate::http::boards::parse_id;
 use crate::http::params::{Params, Path};
 use crate::http::problem::{Problem, ProblemShape};
-use crate::pages::{number, render};
+use crate::pages::{format_number, render};
 
 /// Data of the page.
 #[derive(Debug, Template)]
@@ -41,10 +41,10 @@ impl LimitPage<'_> {
     }
 }
 
-fn athletes(count: i64) -> String {
+fn format_athletes(count: i64) -> String {
     match count {
         1 => "1 athlete".to_owned(),
-        count => format!("{} athletes", number(count)),
+        count => format!("{} athletes", format_number(count)),
     }
 }
 
@@ -66,9 +66,9 @@ pub(crate) async fn show_limit_page(
     Path(application): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    Params::read(&uri, &[])?;
-    let application = parse_id("id", &application)?;
-    let usage = find_usage(&api, application).await?;
+    Params::parse(&uri, &[])?;
+    let application_id = parse_id("id", &application)?;
+    let usage = find_usage(&api, application_id).await?;
     Ok(render_page(
         StatusCode::OK,
         &usage,
@@ -112,8 +112,8 @@ pub(super) fn render_page(status: StatusCode, usage: &ApplicationUsage, now_ms: 
 
 /// Formats a time for people.
 fn format_instant(at_ms: i64) -> String {
-    let at = Timestamp::from_millisecond(at_ms).unwrap_or_default();
-    at.strftime("%-d %b %Y, %H:%M:%S UTC").to_string()
+    let timestamp = Timestamp::from_millisecond(at_ms).unwrap_or_default();
+    timestamp.strftime("%-d %b %Y, %H:%M:%S UTC").to_string()
 }
 
 /// Returns whether the client prefers an HTML page to JSON, as browsers do.
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn separates_thousands() {
-        let shown = [0_i64, 999, 1_000, 12_345_678, -1_234].map(number);
+        let shown = [0_i64, 999, 1_000, 12_345_678, -1_234].map(format_number);
         assert_eq!(shown, ["0", "999", "1,000", "12,345,678", "\u{2212}1,234"]);
     }
 }

@@ -11,7 +11,7 @@ use stores::admin::ApplicationUsage;
 use stores::listing::{ApplicationListing, ApplicationSort, ListingCursor, ListingPage};
 use utoipa::ToSchema;
 
-use super::response::{ApplicationResponse, application_responses};
+use super::response::{ApplicationResponse, build_application_responses};
 use crate::answer::ProvenanceShape;
 use crate::http::params::{PageQuery, Params};
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
@@ -22,7 +22,8 @@ const SEARCH_BYTES_MAX: usize = 256;
 
 /// A page of applications.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Applications {
+#[schema(as = Applications)]
+pub(crate) struct ApplicationsPage {
     /// In the requested order.
     pub(crate) applications: Vec<ApplicationResponse>,
     /// The cursor of the next page; null on the last one.
@@ -47,7 +48,7 @@ pub(crate) struct Applications {
         PageQuery
     ),
     responses(
-        (status = 200, description = "A page of applications", body = Applications),
+        (status = 200, description = "A page of applications", body = ApplicationsPage),
         (status = 409, description = "Authorizations are managed in another database, which has no counters to sort or filter by", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -55,40 +56,41 @@ pub(crate) async fn list_applications(
     State(api): State<Arc<Api>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let others = ["sort", "order", "search", "owner", "usage_from"];
-    let (params, query) = PageQuery::read(&uri, &others)?;
-    let listing = listing(&params)?;
-    let fingerprint = cursor::fingerprint(&format!("applications?{}", params.question()));
-    let (after, limit) = (
+    let other_params = ["sort", "order", "search", "owner", "usage_from"];
+    let (params, query) = PageQuery::parse(&uri, &other_params)?;
+    let listing = parse_listing(&params)?;
+    let fingerprint =
+        cursor::compute_fingerprint(&format!("applications?{}", params.canonical_query()));
+    let (start, limit) = (
         query.decode_start(fingerprint, cursor::decode)?,
         query.limit,
     );
     // A list may scan all applications.
-    let _permit = api.listings.acquire().await;
+    let _permit = api.application_list_permits.acquire().await;
     let listed = listing
-        .read_page(&*api.ports.entities, after, limit + 1)
+        .read_page(&*api.ports.entities, start, limit + 1)
         .await?;
-    let ListingPage::Entries(mut found) = listed else {
+    let ListingPage::Entries(mut entries) = listed else {
         return Err(ProblemKind::ManagedElsewhere.with_detail(
             "authorizations are managed in another database, which has no counters of athletes: sort by id or name, and leave out usage_from",
         ));
     };
-    let after =
+    let encode_cursor =
         |(position, _): &(ListingCursor, ApplicationUsage)| cursor::encode(fingerprint, position);
-    let next = cursor::truncate_page(&mut found, limit, after);
-    let usages = found.into_iter().map(|(_, usage)| usage).collect();
-    let (applications, provenance) = application_responses(&api, usages).await?;
-    let page = Applications {
+    let next_cursor = cursor::truncate_page(&mut entries, limit, encode_cursor);
+    let usages = entries.into_iter().map(|(_, usage)| usage).collect();
+    let (applications, provenance) = build_application_responses(&api, usages).await?;
+    let page = ApplicationsPage {
         applications,
-        cursor: next.clone(),
+        cursor: next_cursor.clone(),
         provenance,
     };
-    Ok(query.respond(&uri, next.as_deref(), page, |page| {
-        as_csv(&page.applications, &page.provenance)
+    Ok(query.respond(&uri, next_cursor.as_deref(), page, |page| {
+        write_csv(&page.applications, &page.provenance)
     }))
 }
 
-pub(super) fn as_csv(applications: &[ApplicationResponse], provenance: &Provenance) -> Response {
+pub(super) fn write_csv(applications: &[ApplicationResponse], provenance: &Provenance) -> Response {
     let header = "id,name,owner,connected_athletes,athlete_capacity,enforced,usage,strategy,class,counted_at";
     let rows = applications.iter().map(|application| {
         let mut row = serde_json::to_value(application).unwrap_or_default();
@@ -100,8 +102,8 @@ pub(super) fn as_csv(applications: &[ApplicationResponse], provenance: &Provenan
     csv::write_objects(header, rows, Some(provenance))
 }
 
-/// Reads the order and the filters of the list.
-fn listing(params: &Params) -> Result<ApplicationListing, Problem> {
+/// Parses the order and the filters of the list.
+fn parse_listing(params: &Params) -> Result<ApplicationListing, Problem> {
     let sorts = [
         ("id", ApplicationSort::Id),
         ("name", ApplicationSort::Name),
@@ -109,9 +111,9 @@ fn listing(params: &Params) -> Result<ApplicationListing, Problem> {
         ("usage", ApplicationSort::Usage),
     ];
     let sort = params
-        .choice("sort", &sorts)?
+        .parse_choice("sort", &sorts)?
         .unwrap_or(ApplicationSort::Id);
-    let descends = params.choice("order", &[("asc", false), ("desc", true)])?;
+    let is_descending = params.parse_choice("order", &[("asc", false), ("desc", true)])?;
     let search = params.get("search").map(str::to_owned);
     if search
         .as_ref()
@@ -121,16 +123,17 @@ fn listing(params: &Params) -> Result<ApplicationListing, Problem> {
             "search is empty or longer than {SEARCH_BYTES_MAX} bytes: send a part of a name, or leave it out"
         )));
     }
-    let usage_from = params.parsed("usage_from", |_, text| {
-        let part = text.parse().ok();
-        part.filter(|part: &f64| part.is_finite() && *part >= 0.0)
+    let usage_from = params.parse_with("usage_from", |_, text| {
+        let usage = text.parse().ok();
+        usage
+            .filter(|usage: &f64| usage.is_finite() && *usage >= 0.0)
             .ok_or_else(|| {
                 Problem::parameter(format!("usage_from={text:?} is not a number such as 0.8"))
             })
     });
     Ok(ApplicationListing {
         sort,
-        is_descending: descends.unwrap_or(sort.is_descending()),
+        is_descending: is_descending.unwrap_or(sort.is_descending()),
         search,
         owner: params.get("owner").map(str::to_owned),
         usage_from: usage_from?,

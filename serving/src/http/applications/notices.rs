@@ -9,7 +9,7 @@ use serde::Serialize;
 use stores::notices::Notice;
 use utoipa::ToSchema;
 
-use super::entity_store::{CANONICAL, EntityProvenance, find_usage};
+use super::entity_store::{ENTITY_PROVENANCE, EntityProvenance, find_usage};
 use crate::answer::format_ms;
 use crate::http::boards::parse_id;
 use crate::http::params::{PageQuery, Path};
@@ -60,7 +60,7 @@ impl From<Notice> for NoticeResponse {
             threshold_percent: notice.threshold,
             connected_athletes: notice.connected,
             athlete_capacity: notice.athlete_capacity,
-            at: format_ms(notice.made_at_ms),
+            at: format_ms(notice.created_at_ms),
             logged_at: notice.topic_at_ms.map(format_ms),
             delivered_at: notice.webhook_at_ms.map(format_ms),
             failed_at: notice.failed_at_ms.map(format_ms),
@@ -117,23 +117,25 @@ async fn list_page(
     uri: &Uri,
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
-    let (_, query) = PageQuery::read(uri, &[])?;
-    let fingerprint = cursor::fingerprint(&format!("notices of {application_id:?}"));
-    let before = query.decode_start(fingerprint, cursor::decode)?;
+    let (_, query) = PageQuery::parse(uri, &[])?;
+    let fingerprint = cursor::compute_fingerprint(&format!("notices of {application_id:?}"));
+    let before_id = query.decode_start(fingerprint, cursor::decode)?;
     let limit = query.limit;
     let entities = &api.ports.entities;
-    let mut found = entities.notices(application_id, before, limit + 1).await?;
-    if let (Some(application), true) = (application_id, found.is_empty()) {
-        find_usage(api, application).await?;
+    let mut notices = entities
+        .notices(application_id, before_id, limit + 1)
+        .await?;
+    if let (Some(application_id), true) = (application_id, notices.is_empty()) {
+        find_usage(api, application_id).await?;
     }
-    let after = |last: &Notice| cursor::encode(fingerprint, &last.id);
-    let next = cursor::truncate_page(&mut found, limit, after);
+    let encode_cursor = |last: &Notice| cursor::encode(fingerprint, &last.id);
+    let next_cursor = cursor::truncate_page(&mut notices, limit, encode_cursor);
     let page = NoticesResponse {
-        notices: found.into_iter().map(NoticeResponse::from).collect(),
-        cursor: next.clone(),
-        provenance: CANONICAL,
+        notices: notices.into_iter().map(NoticeResponse::from).collect(),
+        cursor: next_cursor.clone(),
+        provenance: ENTITY_PROVENANCE,
     };
-    Ok(query.respond(uri, next.as_deref(), page, |page| {
+    Ok(query.respond(uri, next_cursor.as_deref(), page, |page| {
         let header = "id,application_id,threshold_percent,connected_athletes,athlete_capacity,at,logged_at,delivered_at,failed_at,tries,error";
         csv::write_objects(header, page.notices, None)
     }))

@@ -13,9 +13,9 @@ use stores::admin::{
 };
 use utoipa::ToSchema;
 
-use super::admin::{TextField, in_range, recorded_by};
+use super::admin::{TextField, build_audit_context, check_capacity};
 use super::entity_store::{
-    CANONICAL, EntityProvenance, find_usage, unknown_application, write_problem,
+    ENTITY_PROVENANCE, EntityProvenance, find_usage, map_write_error, unknown_application,
 };
 use crate::answer::format_ms;
 use crate::http::boards::parse_id;
@@ -73,7 +73,8 @@ pub(crate) struct CapacityRequestResponse {
 
 /// A page of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct Requests {
+#[schema(as = Requests)]
+pub(crate) struct CapacityRequestsPage {
     /// Newest first.
     requests: Vec<CapacityRequestResponse>,
     /// The cursor of the next page; null on the last one.
@@ -124,44 +125,44 @@ pub(crate) async fn request_capacity(
     uri: Uri,
     request: Request,
 ) -> Result<Response, Problem> {
-    Params::read(&uri, &[])?;
-    let application = parse_id("id", &application)?;
+    Params::parse(&uri, &[])?;
+    let application_id = parse_id("id", &application)?;
     let example = "{\"athlete_capacity\": 100, \"reason\": \"we launch in May\"}";
-    let body: CapacityRequestBody = body::object(&api, request, example).await?;
-    in_range("athlete_capacity", body.athlete_capacity)?;
+    let body: CapacityRequestBody = body::parse_object(&api, request, example).await?;
+    check_capacity("athlete_capacity", body.athlete_capacity)?;
     let reason = TextField {
         name: "reason",
         text: body.reason,
     };
-    let by = recorded_by(&caller, body.by, reason)?;
+    let audit = build_audit_context(&caller, body.by, reason)?;
     let now_ms = api.ports.clock.now_ms();
     let entities = &api.ports.entities;
-    let result = entities.request_capacity(application, body.athlete_capacity, &by, now_ms);
+    let result = entities.request_capacity(application_id, body.athlete_capacity, &audit, now_ms);
     match result.await? {
         CapacityRequestOutcome::Created(request) => {
             Ok((StatusCode::CREATED, Json(CapacityRequestResponse::from(request))).into_response())
         }
         CapacityRequestOutcome::AlreadyOpen(request) => {
             let detail = format!(
-                "application {application} already has an open request for a capacity of {}: wait for the decision",
+                "application {application_id} already has an open request for a capacity of {}: wait for the decision",
                 request.athlete_capacity
             );
-            Err(with_request(
+            Err(add_request(
                 ProblemKind::RequestOpen.with_detail(detail),
                 request,
             ))
         }
         CapacityRequestOutcome::AlreadySufficient { athlete_capacity } => Err(ProblemKind::BadBody.with_detail(format!(
-                "athlete_capacity: application {application} already has a capacity of {athlete_capacity}: request more"
+                "athlete_capacity: application {application_id} already has a capacity of {athlete_capacity}: request more"
             ))),
-        CapacityRequestOutcome::UnknownApplication => Err(unknown_application(application)),
+        CapacityRequestOutcome::UnknownApplication => Err(unknown_application(application_id)),
     }
 }
 
 /// Adds the capacity request that a problem is about.
-fn with_request(problem: Problem, request: CapacityRequest) -> Problem {
-    let shown = serde_json::to_value(CapacityRequestResponse::from(request));
-    problem.with("request", shown.unwrap_or_default())
+fn add_request(problem: Problem, request: CapacityRequest) -> Problem {
+    let response = serde_json::to_value(CapacityRequestResponse::from(request));
+    problem.with_extension("request", response.unwrap_or_default())
 }
 
 /// Capacity requests of all applications.
@@ -174,7 +175,7 @@ fn with_request(problem: Problem, request: CapacityRequest) -> Problem {
         PageQuery
     ),
     responses(
-        (status = 200, description = "Requests, newest first", body = Requests)
+        (status = 200, description = "Requests, newest first", body = CapacityRequestsPage)
     )
 )]
 pub(crate) async fn list_capacity_requests(
@@ -195,7 +196,7 @@ pub(crate) async fn list_capacity_requests(
         PageQuery
     ),
     responses(
-        (status = 200, description = "Requests, newest first", body = Requests),
+        (status = 200, description = "Requests, newest first", body = CapacityRequestsPage),
         (status = 404, description = "Unknown application", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -213,34 +214,37 @@ async fn list_page(
     uri: &Uri,
     application_id: Option<i64>,
 ) -> Result<Response, Problem> {
-    let (params, query) = PageQuery::read(uri, &["state"])?;
+    let (params, query) = PageQuery::parse(uri, &["state"])?;
     let states = RequestState::ALL.map(|state| (state.name(), state));
     let filter = CapacityRequestFilter {
         application_id,
-        state: params.choice("state", &states)?,
+        state: params.parse_choice("state", &states)?,
     };
-    let question = format!("requests of {application_id:?}?{}", params.question());
-    let fingerprint = cursor::fingerprint(&question);
-    let before = query.decode_start(fingerprint, cursor::decode)?;
+    let canonical = format!(
+        "requests of {application_id:?}?{}",
+        params.canonical_query()
+    );
+    let fingerprint = cursor::compute_fingerprint(&canonical);
+    let before_id = query.decode_start(fingerprint, cursor::decode)?;
     let limit = query.limit;
     let entities = &api.ports.entities;
-    let mut found = entities
-        .capacity_requests(filter, before, limit + 1)
+    let mut requests = entities
+        .capacity_requests(filter, before_id, limit + 1)
         .await?;
-    if let (Some(application), true) = (application_id, found.is_empty()) {
-        find_usage(api, application).await?;
+    if let (Some(application_id), true) = (application_id, requests.is_empty()) {
+        find_usage(api, application_id).await?;
     }
-    let after = |last: &CapacityRequest| cursor::encode(fingerprint, &last.id);
-    let next = cursor::truncate_page(&mut found, limit, after);
-    let page = Requests {
-        requests: found
+    let encode_cursor = |last: &CapacityRequest| cursor::encode(fingerprint, &last.id);
+    let next_cursor = cursor::truncate_page(&mut requests, limit, encode_cursor);
+    let page = CapacityRequestsPage {
+        requests: requests
             .into_iter()
             .map(CapacityRequestResponse::from)
             .collect(),
-        cursor: next.clone(),
-        provenance: CANONICAL,
+        cursor: next_cursor.clone(),
+        provenance: ENTITY_PROVENANCE,
     };
-    Ok(query.respond(uri, next.as_deref(), page, |page| {
+    Ok(query.respond(uri, next_cursor.as_deref(), page, |page| {
         let header = "id,application_id,athlete_capacity,reason,asked_by,asked_at,state,granted_capacity,decided_by,decided_at,answer";
         csv::write_objects(header, page.requests, None)
     }))
@@ -268,12 +272,12 @@ pub(crate) async fn decide_capacity_request(
     uri: Uri,
     request: Request,
 ) -> Result<Json<CapacityRequestResponse>, Problem> {
-    Params::read(&uri, &[])?;
+    Params::parse(&uri, &[])?;
     let request_id = parse_id("id", &request_id)?;
     let example = "{\"state\": \"granted\", \"answer\": \"good luck\"}";
-    let body: DecisionBody = body::object(&api, request, example).await?;
+    let body: DecisionBody = body::parse_object(&api, request, example).await?;
     if let Some(capacity) = body.athlete_capacity {
-        in_range("athlete_capacity", capacity)?;
+        check_capacity("athlete_capacity", capacity)?;
     }
     let decision = match (RequestState::from_name(&body.state), body.athlete_capacity) {
         (Some(RequestState::Granted), capacity) => RequestDecision::Grant(capacity),
@@ -291,20 +295,20 @@ pub(crate) async fn decide_capacity_request(
         name: "answer",
         text: body.answer,
     };
-    let by = recorded_by(&caller, body.by, answer)?;
+    let audit = build_audit_context(&caller, body.by, answer)?;
     let now_ms = api.ports.clock.now_ms();
-    let decided = api
+    let result = api
         .ports
         .entities
-        .decide_request(request_id, decision, &by, now_ms);
-    match decided.await.map_err(write_problem)? {
+        .decide_request(request_id, decision, &audit, now_ms);
+    match result.await.map_err(map_write_error)? {
         DecisionOutcome::Done { request, .. } => Ok(Json(request.into())),
         DecisionOutcome::AlreadyDecided(request) => {
             let detail = format!(
                 "request {request_id} is already {}: see the field `request`",
                 request.state.name()
             );
-            Err(with_request(
+            Err(add_request(
                 ProblemKind::AlreadyDecided.with_detail(detail),
                 request,
             ))

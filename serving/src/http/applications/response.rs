@@ -12,16 +12,16 @@ use utoipa::ToSchema;
 use super::counting::{CountingResponse, read_recounts};
 use super::entity_store::unknown_application;
 use crate::answer::{ProvenanceShape, entity_store_provenance};
-use crate::board::answer::provenance_of_readings;
+use crate::board::answer::merge_provenance;
 use crate::http::Api;
-use crate::http::boards::{count_question, find_board, read_boards};
+use crate::http::boards::{build_count_request, find_board, read_boards};
 use crate::http::problem::Problem;
 use crate::read_position::ReadPosition;
 
 /// The board of connected athletes.
-pub(super) const APPLICATIONS: &str = "applications";
-/// Maximum number of applications per read of boards, which bounds the live states in memory.
-const KEYS_MAX: usize = 64;
+pub(super) const APPLICATIONS_BOARD: &str = "applications";
+/// Maximum number of applications per read of boards, which bounds the live entries in memory.
+const APPLICATIONS_PER_READ: usize = 64;
 
 /// The owner of an application, for the OpenAPI description.
 #[derive(Debug, Serialize, ToSchema)]
@@ -65,7 +65,7 @@ impl ApplicationResponse {
     ) -> Self {
         let application = usage.application;
         #[expect(clippy::cast_precision_loss, reason = "it is rounded")]
-        let part = connected_athletes as f64 / application.athlete_capacity as f64;
+        let usage_ratio = connected_athletes as f64 / application.athlete_capacity as f64;
         Self {
             id: application.id,
             name: application.name,
@@ -74,13 +74,13 @@ impl ApplicationResponse {
             counting,
             athlete_capacity: application.athlete_capacity,
             enforced: usage.is_enforced,
-            usage: (application.athlete_capacity > 0).then_some((part * 1e4).round() / 1e4),
+            usage: (application.athlete_capacity > 0).then_some((usage_ratio * 1e4).round() / 1e4),
             provenance,
         }
     }
 
     /// Updates all fields except the number of athletes and its provenance.
-    pub(super) fn updated(self, usage: ApplicationUsage) -> Self {
+    pub(super) fn with_usage(self, usage: ApplicationUsage) -> Self {
         Self::new(
             usage,
             self.connected_athletes,
@@ -90,41 +90,41 @@ impl ApplicationResponse {
     }
 }
 
-pub(super) async fn application_response(
+pub(super) async fn build_application_response(
     api: &Arc<Api>,
     usage: ApplicationUsage,
 ) -> Result<ApplicationResponse, Problem> {
     let id = usage.application.id;
-    let (mut responses, _) = application_responses(api, vec![usage]).await?;
+    let (mut responses, _) = build_application_responses(api, vec![usage]).await?;
     responses.pop().ok_or_else(|| unknown_application(id))
 }
 
 /// Builds the responses for applications, and their common provenance.
-pub(super) async fn application_responses(
+pub(super) async fn build_application_responses(
     api: &Arc<Api>,
     usages: Vec<ApplicationUsage>,
 ) -> Result<(Vec<ApplicationResponse>, Provenance), Problem> {
-    let job = find_board(api, APPLICATIONS)?;
+    let job = find_board(api, APPLICATIONS_BOARD)?;
     let counting = job.counting();
-    let recounted = read_recounts(api, counting, &usages).await?;
-    let is_on_board = |usage: &&ApplicationUsage| !recounted.contains_key(&usage.application.id);
+    let recounts = read_recounts(api, counting, &usages).await?;
+    let is_on_board = |usage: &&ApplicationUsage| !recounts.contains_key(&usage.application.id);
     let board_ids: Vec<i64> = usages
         .iter()
         .filter(is_on_board)
         .map(|usage| usage.application.id)
         .collect();
-    let oldest_ms = recounted.values().map(|count| count.counted_at_ms).min();
-    let (boards, provenance) = count_by_board(api, job, &board_ids, oldest_ms).await?;
-    let mut boards = boards.into_iter();
+    let oldest_ms = recounts.values().map(|count| count.counted_at_ms).min();
+    let (board_counts, provenance) = count_by_board(api, job, &board_ids, oldest_ms).await?;
+    let mut board_counts = board_counts.into_iter();
     let responses = usages.into_iter().filter_map(|usage| {
-        let recounted = recounted.get(&usage.application.id).copied();
-        let counting = CountingResponse::new(counting, &usage, recounted);
-        let (count, provenance) = match recounted {
-            Some(recounted) => (
-                recounted.connected,
-                entity_store_provenance(recounted.counted_at_ms),
+        let recount = recounts.get(&usage.application.id).copied();
+        let counting = CountingResponse::new(counting, &usage, recount);
+        let (count, provenance) = match recount {
+            Some(recount) => (
+                recount.connected,
+                entity_store_provenance(recount.counted_at_ms),
             ),
-            None => boards.next()?,
+            None => board_counts.next()?,
         };
         Some(ApplicationResponse::new(usage, count, counting, provenance))
     });
@@ -142,28 +142,28 @@ async fn count_by_board(
 ) -> Result<(Vec<(u64, Provenance)>, Provenance), Problem> {
     let mut boards = Vec::with_capacity(ids.len());
     let mut position: Option<ReadPosition> = None;
-    for chunk in ids.chunks(KEYS_MAX) {
-        let reading = read_boards(api, job, count_question(job, chunk.to_vec())).await?;
+    for chunk in ids.chunks(APPLICATIONS_PER_READ) {
+        let reading = read_boards(api, job, build_count_request(job, chunk.to_vec())).await?;
         let read_position = &reading.read_position;
         position = Some(match position {
             None => read_position.clone(),
             Some(position) => position.min_with(read_position),
         });
-        let each = reading.boards_with_positions();
-        boards.extend(each.map(|(board, read_position)| (board.clone(), read_position)));
+        let chunk_boards = reading.boards_with_positions();
+        boards.extend(chunk_boards.map(|(board, read_position)| (board.clone(), read_position)));
     }
-    if let (None, Some(at_ms)) = (&position, oldest_ms) {
-        return Ok((Vec::new(), entity_store_provenance(at_ms)));
+    if let (None, Some(oldest_ms)) = (&position, oldest_ms) {
+        return Ok((Vec::new(), entity_store_provenance(oldest_ms)));
     }
     let mut position = position.unwrap_or_else(|| ReadPosition::empty(job.source(), 0));
-    if let Some(at_ms) = oldest_ms {
-        position.as_of_ms = position.as_of_ms.map(|as_of_ms| as_of_ms.min(at_ms));
+    if let Some(oldest_ms) = oldest_ms {
+        position.as_of_ms = position.as_of_ms.map(|as_of_ms| as_of_ms.min(oldest_ms));
         position.complete = false;
     }
-    let provenance = provenance_of_readings(boards.iter().map(|(board, _)| board), position);
-    let each = boards.into_iter().map(|(board, read_position)| {
-        let provenance = provenance_of_readings([&board], read_position);
+    let provenance = merge_provenance(boards.iter().map(|(board, _)| board), position);
+    let counts = boards.into_iter().map(|(board, read_position)| {
+        let provenance = merge_provenance([&board], read_position);
         (board.sum.count, provenance)
     });
-    Ok((each.collect(), provenance))
+    Ok((counts.collect(), provenance))
 }

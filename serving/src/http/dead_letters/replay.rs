@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use stores::dead_letters::{OldestDeadLetters, Reprocessor, StoredDeadLetter, find};
 use utoipa::ToSchema;
 
-use super::{letter_filter, unknown_dead_letter};
+use super::{parse_letter_filter, unknown_dead_letter};
 use crate::http::ingest::{acquire_permit, open_intake};
 use crate::http::params::Params;
 use crate::http::problem::{Problem, ProblemKind, ProblemShape};
@@ -19,7 +19,7 @@ use crate::http::{Api, Caller, with_timeout};
 const LETTERS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 16 << 20;
 /// Number of letters per step.
-const STEP: usize = 1_000;
+const LETTERS_PER_STEP: usize = 1_000;
 
 /// The result of a replay.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -42,9 +42,9 @@ pub(crate) struct ReplayResponse {
     pub(crate) first_id: Option<String>,
 }
 
-/// Ingests dead letters again: one by its id, or those that match the filters, oldest first in each
-/// partition, at most 10,000. Letters that are still invalid remain dead letters. After an error
-/// some may have been ingested; it is safe to repeat the request.
+/// Ingests dead letters again: the letter of an id, or those that match the filters, oldest first
+/// in each partition, at most 10,000. Letters that are still invalid remain dead letters. After an
+/// error some may have been ingested; it is safe to repeat the request.
 #[utoipa::path(
     post,
     path = "/api/v1/dead-letters/replay",
@@ -69,49 +69,52 @@ pub(crate) async fn replay_dead_letters(
     request: Request,
 ) -> Result<Json<ReplayResponse>, Problem> {
     let uri = request.uri();
-    let params = Params::read(uri, &["id", "source", "reason", "since", "dry_run"])?;
-    let is_dry = params.flag("dry_run")?;
-    let _replay_permit = api.replays.try_acquire().map_err(|_| {
+    let params = Params::parse(uri, &["id", "source", "reason", "since", "dry_run"])?;
+    let is_dry_run = params.parse_flag("dry_run")?;
+    let _replay_permit = api.replay_permits.try_acquire().map_err(|_| {
         let detail = "another replay is running: retry when it has ended";
         ProblemKind::TooManyWriters.with_detail(detail)
     })?;
     let read = async {
-        let _permit = api.dead_letter_reads.acquire().await;
-        selected_letters(&api, &params).await
+        let _permit = api.dead_letter_read_permits.acquire().await;
+        find_selected_letters(&api, &params).await
     };
     let letters = with_timeout(&api, read).await??;
     let _permit = acquire_permit(&api, &caller)?;
-    let mut replay = Reprocessor::new(&*api.ports.schemas, is_dry);
-    for group in letters.chunk_by(|one, next| one.id.source == next.id.source) {
+    let mut reprocessor = Reprocessor::new(&*api.ports.schemas, is_dry_run);
+    for group in letters.chunk_by(|a, b| a.id.source == b.id.source) {
         if let Some(source) = group.first().map(|letter| letter.id.source) {
             let intake = open_intake(&api, source, &caller).await?;
-            for step in group.chunks(STEP) {
-                replay.reprocess(source, &intake, step).await?;
+            for step in group.chunks(LETTERS_PER_STEP) {
+                reprocessor.reprocess(source, &intake, step).await?;
             }
         }
     }
-    let done = replay.finish();
+    let outcome = reprocessor.finish();
     Ok(Json(ReplayResponse {
-        dry_run: done.dry_run,
-        accepted: done.accepted,
-        superseded: done.superseded,
-        erased: done.erased,
-        still_bad: done.still_bad,
-        broken: done.broken,
-        first: done.first,
-        first_id: done.first_id.map(|id| id.to_string()),
+        dry_run: outcome.dry_run,
+        accepted: outcome.accepted,
+        superseded: outcome.superseded,
+        erased: outcome.erased,
+        still_bad: outcome.still_bad,
+        broken: outcome.broken,
+        first: outcome.first,
+        first_id: outcome.first_id.map(|id| id.to_string()),
     }))
 }
 
 /// Reads the letters that match the parameters.
-async fn selected_letters(api: &Api, params: &Params) -> Result<Vec<StoredDeadLetter>, Problem> {
+async fn find_selected_letters(
+    api: &Api,
+    params: &Params,
+) -> Result<Vec<StoredDeadLetter>, Problem> {
     let log = &*api.ports.log;
     if let Some(id) = params.get("id") {
-        if let Some(other) = ["source", "reason", "since"]
+        if let Some(filter) = ["source", "reason", "since"]
             .into_iter()
             .find(|name| params.get(name).is_some())
         {
-            let detail = format!("id and {other} exclude each other: id names one letter");
+            let detail = format!("id and {filter} exclude each other: id names one letter");
             return Err(Problem::parameter(detail));
         }
         let id: DeadLetterId = id
@@ -122,7 +125,7 @@ async fn selected_letters(api: &Api, params: &Params) -> Result<Vec<StoredDeadLe
             .ok_or_else(|| unknown_dead_letter(id))?;
         return Ok(vec![letter]);
     }
-    let mut oldest = OldestDeadLetters::open(log, letter_filter(params)?).await?;
+    let mut oldest = OldestDeadLetters::open(log, parse_letter_filter(params)?).await?;
     let (mut letters, mut bytes) = (Vec::new(), 0_usize);
     loop {
         let batch = oldest.next_batch().await?;

@@ -1,7 +1,9 @@
-//! Dumps from MySQL and MariaDB: one connection reads ranges of keys one after the other, in one snapshot transaction.
+//! Dumps from MySQL and MariaDB: one connection reads ranges of keys one after the other, in one
+//! snapshot transaction.
 //!
-//! The server would sort a whole table in a temporary file. A range is found through the index of groups, and its rows are in
-//! the order of the index. The ends of ranges are looked up in the index. The server sends rows as fast as they are received.
+//! The server would sort a whole table in a temporary file. A range is found through the index of
+//! groups, and its rows are in the order of the index. The ends of ranges are looked up in the
+//! index. The server sends rows as fast as they are received.
 
 use std::time::Duration;
 
@@ -26,10 +28,12 @@ pub(crate) async fn begin(
             let parts = keys.chunks(KEYS_PER_PART);
             Parts::from_list(parts.map(|keys| Part::Keys(keys.to_vec())).collect())
         }
-        None if is_indexed(&mut connection, source.table(), source.key()).await? => Parts::Scan {
-            from: None,
-            rows: range_rows.max(1),
-        },
+        None if is_indexed(&mut connection, source.table(), source.key_column()).await? => {
+            Parts::Scan {
+                from: None,
+                rows: range_rows.max(1),
+            }
+        }
         None => Parts::from_list(vec![ALL_KEYS]),
     };
     sqlx::raw_sql(SNAPSHOT).execute(&mut connection).await?;
@@ -39,7 +43,8 @@ pub(crate) async fn begin(
     })
 }
 
-/// Returns whether the rows of a table, or of a view in its place, can be found by a column through an index.
+/// Returns whether the rows of a table, or of a view in its place, can be found by a column through
+/// an index.
 pub(crate) async fn is_indexed(
     connection: &mut MySqlConnection,
     table: &str,
@@ -60,9 +65,9 @@ pub(crate) async fn is_indexed(
     Ok(true)
 }
 
-/// The key of the row that follows `rows` rows after the first one with a key of at least `from`. `None` if there are fewer
-/// rows.
-pub(crate) async fn key_after(
+/// Finds the key of the row that follows `rows` rows after the first one with a key of at least
+/// `from`. `None` if there are fewer rows.
+pub(crate) async fn find_key_after(
     connection: &mut MySqlConnection,
     source: GroupedSource,
     from: Option<i64>,
@@ -73,7 +78,7 @@ pub(crate) async fn key_after(
         "SELECT CAST(e.{key} AS SIGNED) FROM {table} e WHERE e.{key} >= {from}
          ORDER BY e.{key} LIMIT 1 OFFSET {rows}",
         table = source.table(),
-        key = source.key(),
+        key = source.key_column(),
         from = from.unwrap_or(i64::MIN),
     );
     let query = sqlx::query_scalar(AssertSqlSafe(statement))
@@ -82,9 +87,9 @@ pub(crate) async fn key_after(
     with_timeout(Duration::from_millis(timeout_ms), query).await
 }
 
-/// The statement that reads a part.
-fn part_statement(source: GroupedSource, is_view: bool, part: &Part) -> String {
-    let key = source.key();
+/// Builds the statement that reads a part.
+fn build_part_statement(source: GroupedSource, is_view: bool, part: &Part) -> String {
+    let key = source.key_column();
     let condition = match part {
         Part::Keys(keys) => {
             let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
@@ -100,7 +105,7 @@ fn part_statement(source: GroupedSource, is_view: bool, part: &Part) -> String {
     format!(
         "SELECT {columns} FROM {table} e {hint} {join} WHERE {condition}
          ORDER BY e.{key}, e.athlete_id, e.id",
-        hint = if is_view { "" } else { source.hint() },
+        hint = if is_view { "" } else { source.index_hint() },
         columns = source.columns(Dialect::MySql),
         table = source.table(),
         join = GroupedSource::JOIN,
@@ -117,7 +122,8 @@ pub(crate) async fn read_part(
     timeout_ms: u64,
 ) -> Sql<()> {
     let timeout = Duration::from_millis(timeout_ms);
-    let query = sqlx::query(AssertSqlSafe(part_statement(source, is_view, part))).persistent(false);
+    let query =
+        sqlx::query(AssertSqlSafe(build_part_statement(source, is_view, part))).persistent(false);
     let mut rows = query.fetch(connection);
     while let Some(row) = with_timeout(timeout, rows.try_next()).await? {
         if !sink.push(&row).await? {

@@ -1,7 +1,8 @@
 //! The dialect of MySQL and MariaDB.
 //!
-//! Statements write one of a few numbers of rows, so that few statements are prepared. Writes run at READ COMMITTED, which locks
-//! no gaps between rows. Dumps, and reads that count groups first, run in one snapshot.
+//! Statements write one of a few numbers of rows, so that few statements are prepared. Writes run
+//! at READ COMMITTED, which locks no gaps between rows. Dumps, and reads that count groups first,
+//! run in one snapshot.
 
 pub(crate) mod dump;
 
@@ -20,7 +21,7 @@ use crate::sql::decode::{GroupedSource, RowBuilder};
 use crate::sql::error_class::ErrorClass;
 use crate::sql::migration::{Migration, migrations};
 use crate::sql::outbox_row::OutboxRow;
-use crate::sql::rows::{Column, Conflict, Rows};
+use crate::sql::rows::{ColumnValues, Conflict, TableRows};
 use crate::sql::{SqlOptions, SqlTls};
 
 /// The migrations, in order.
@@ -48,7 +49,7 @@ pub(crate) const COLUMNS: &str = "SELECT CAST(table_name AS CHAR), CAST(column_n
     FROM information_schema.columns WHERE table_schema = DATABASE()";
 
 /// Returns whether a column type can represent a kind of values.
-pub(crate) fn fits(kind: ColumnKind, column_type: &str) -> bool {
+pub(crate) fn can_represent(kind: ColumnKind, column_type: &str) -> bool {
     let is_integer = matches!(
         column_type,
         "tinyint" | "smallint" | "mediumint" | "int" | "bigint"
@@ -74,7 +75,7 @@ const IDLE_TIMEOUT_S: u64 = 600;
 const DUMP_WRITE_TIMEOUT_S: u64 = 86_400;
 
 /// Describes a kind of values, and the expression that converts to it.
-pub(crate) const fn expected(kind: ColumnKind) -> &'static str {
+pub(crate) const fn describe_expected(kind: ColumnKind) -> &'static str {
     match kind {
         ColumnKind::Integer => "an integer: an integer type, or CAST(… AS SIGNED)",
         ColumnKind::TimestampUs => {
@@ -89,8 +90,8 @@ pub(crate) const fn expected(kind: ColumnKind) -> &'static str {
 /// The class of an error number.
 pub(crate) const fn classify_number(number: u16) -> ErrorClass {
     match number {
-        // Deadlock, lock timeout, statement timeout, duplicate key of a concurrent insert; server starting, stopping, out of
-        // connections, or temporarily a replica.
+        // Deadlock, lock timeout, statement timeout, duplicate key of a concurrent insert; server
+        // starting, stopping, out of connections, or temporarily a replica.
         1213 | 1205 | 3024 | 1969 | 1317 | 1062 | 1040 | 1053 | 1079 | 1203 | 1290 | 1836
         | 1927 | 4031 => ErrorClass::Retryable,
         1049 | 1146 | 1054 | 1305 => ErrorClass::MissingSchema,
@@ -126,7 +127,7 @@ pub(crate) async fn connect(
         format!("max_execution_time = {statement_ms}")
     };
     let lock_s = options.lock_timeout_ms.div_ceil(1000).max(1);
-    let more = match purpose {
+    let dump_settings = match purpose {
         ConnectionPurpose::Dump => format!(", net_write_timeout = {DUMP_WRITE_TIMEOUT_S}"),
         ConnectionPurpose::Calls | ConnectionPurpose::Migrate => String::new(),
     };
@@ -135,7 +136,7 @@ pub(crate) async fn connect(
          SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
          SET @backstitch_tells = 'no';
          SET SESSION {statement_max}, innodb_lock_wait_timeout = {lock_s},
-             wait_timeout = {IDLE_TIMEOUT_S}{more};"
+             wait_timeout = {IDLE_TIMEOUT_S}{dump_settings};"
     );
     sqlx::raw_sql(AssertSqlSafe(settings))
         .execute(&mut connection)
@@ -176,7 +177,8 @@ fn connect_options(options: &SqlOptions, trusted: Option<&[u8]>) -> MySqlConnect
     connect_options
 }
 
-/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first `NOTIFICATIONS_MAX + 1` of them.
+/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first
+/// `NOTIFICATIONS_MAX + 1` of them.
 pub(crate) async fn enqueue_notifications(
     connection: &mut MySqlConnection,
     groups: &[(Source, Group)],
@@ -184,46 +186,48 @@ pub(crate) async fn enqueue_notifications(
     now_ms: i64,
 ) -> Sql<Vec<OutboxRow>> {
     let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
-    let made_by = random.cast_signed();
-    let rows = Rows::notifications(groups, now_ms)
-        .with_column("made_by", Column::Ints(vec![Some(made_by); groups.len()]));
-    let mut first = None;
+    let call_id = random.cast_signed();
+    let rows = TableRows::notifications(groups, now_ms).with_column(
+        "made_by",
+        ColumnValues::Ints(vec![Some(call_id); groups.len()]),
+    );
+    let mut first_id = None;
     for insert in rows.insert_statements(Dialect::MySql, Conflict::Fail) {
         let query = sqlx::query_with(insert.statement(), insert.arguments::<MySqlArguments>()?);
-        let done = query.execute(&mut *connection).await?;
-        first = first.or(Some(done.last_insert_id()).filter(|id| *id > 0));
+        let outcome = query.execute(&mut *connection).await?;
+        first_id = first_id.or(Some(outcome.last_insert_id()).filter(|id| *id > 0));
     }
     for athletes in athletes.chunks(IDS_PER_STATEMENT) {
         let athletes: Vec<String> = athletes.iter().map(i64::to_string).collect();
         let statement = format!(
             "INSERT INTO outbox (source, group_key, member, made_at_ms, made_by)
-             SELECT '{source}', segment_id, athlete_id, {now_ms}, {made_by} FROM efforts
+             SELECT '{source}', segment_id, athlete_id, {now_ms}, {call_id} FROM efforts
              WHERE athlete_id IN ({athletes})
              GROUP BY athlete_id, segment_id ORDER BY athlete_id, segment_id",
             source = Source::Efforts.name(),
             athletes = athletes.join(","),
         );
-        let done = sqlx::raw_sql(AssertSqlSafe(statement))
+        let outcome = sqlx::raw_sql(AssertSqlSafe(statement))
             .execute(&mut *connection)
             .await?;
-        first = first.or(Some(done.last_insert_id()).filter(|id| *id > 0));
+        first_id = first_id.or(Some(outcome.last_insert_id()).filter(|id| *id > 0));
     }
-    let Some(first) = first else {
+    let Some(first_id) = first_id else {
         return Ok(Vec::new());
     };
     sqlx::query_as(
         "SELECT id, source, group_key, member FROM outbox WHERE id >= ? AND made_by = ?
          ORDER BY id LIMIT ?",
     )
-    .bind(i64::try_from(first).unwrap_or(i64::MAX))
-    .bind(made_by)
+    .bind(i64::try_from(first_id).unwrap_or(i64::MAX))
+    .bind(call_id)
     .bind(i64::try_from(NOTIFICATIONS_MAX + 1).unwrap_or(i64::MAX))
     .fetch_all(connection)
     .await
 }
 
 /// Formats groups as a JSON array, for [`REQUESTED_GROUPS`].
-fn groups_json(groups: &[Group]) -> String {
+fn format_groups(groups: &[Group]) -> String {
     let groups: Vec<String> = groups
         .iter()
         .map(|group| format!("[{},{}]", group.key, group.member))
@@ -235,8 +239,8 @@ fn groups_json(groups: &[Group]) -> String {
 const REQUESTED_GROUPS: &str = "JSON_TABLE(?, '$[*]' COLUMNS (group_index FOR ORDINALITY,
     group_key BIGINT PATH '$[0]', member BIGINT PATH '$[1]')) AS g";
 
-/// Reads all rows of the first groups, up to `rows_max` rows but at least one group. Without a limit, one statement reads them;
-/// otherwise the groups are counted first, in the same snapshot.
+/// Reads all rows of the first groups, up to `rows_max` rows but at least one group. Without a
+/// limit, one statement reads them; otherwise the groups are counted first, in the same snapshot.
 pub(crate) async fn first_groups(
     connection: &mut MySqlConnection,
     source: GroupedSource,
@@ -245,7 +249,7 @@ pub(crate) async fn first_groups(
 ) -> Sql<FirstGroups> {
     let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
     if rows_max == i64::MAX || groups.len() <= 1 {
-        return rows_of(connection, source, groups).await;
+        return fetch_groups(connection, source, groups).await;
     }
     sqlx::raw_sql(SNAPSHOT).execute(&mut *connection).await?;
     let statement = format!(
@@ -253,10 +257,10 @@ pub(crate) async fn first_groups(
              WHERE e.{key} = g.group_key AND e.athlete_id = g.member)
          FROM {REQUESTED_GROUPS} ORDER BY g.group_index",
         table = source.table(),
-        key = source.key(),
+        key = source.key_column(),
     );
     let sizes: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(statement))
-        .bind(groups_json(groups))
+        .bind(format_groups(groups))
         .fetch_all(&mut *connection)
         .await?;
     let (mut fitting, mut total) = (0, 0_i64);
@@ -268,13 +272,13 @@ pub(crate) async fn first_groups(
         fitting += 1;
     }
     let fitting = groups.get(..fitting).unwrap_or(groups);
-    let found = rows_of(connection, source, fitting).await?;
+    let first_groups = fetch_groups(connection, source, fitting).await?;
     sqlx::raw_sql("COMMIT").execute(connection).await?;
-    Ok(found)
+    Ok(first_groups)
 }
 
 /// Reads all rows of some groups.
-async fn rows_of(
+async fn fetch_groups(
     connection: &mut MySqlConnection,
     source: GroupedSource,
     groups: &[Group],
@@ -287,10 +291,10 @@ async fn rows_of(
              {join} ORDER BY e.{key}, e.athlete_id, e.id",
             columns = source.columns(Dialect::MySql),
             table = source.table(),
-            key = source.key(),
+            key = source.key_column(),
             join = GroupedSource::JOIN,
         );
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(groups_json(groups));
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(format_groups(groups));
         let mut rows = query.fetch(connection);
         while let Some(row) = rows.try_next().await? {
             columns.push(&row)?;
@@ -302,7 +306,8 @@ async fn rows_of(
     })
 }
 
-/// Locks the schema for migrations until the connection ends, and forgets an aborted migration, so that it runs again.
+/// Locks the schema for migrations until the connection ends, and forgets an aborted migration, so
+/// that it runs again.
 ///
 /// The driver's own lock waits with a negative timeout, which MariaDB rejects.
 pub(crate) async fn lock_schema(
@@ -334,12 +339,12 @@ pub(crate) async fn diagnose(connection: &mut MySqlConnection) -> Sql<Vec<String
     .fetch_one(&mut *connection)
     .await?;
     let mut problems = Vec::new();
-    let oldest = if is_mariadb(&version) {
+    let version_min = if is_mariadb(&version) {
         [10, 6, 0]
     } else {
         [8, 0, 19]
     };
-    if !is_new_enough(&version, oldest) {
+    if !is_new_enough(&version, version_min) {
         problems.push(format!(
             "the server's version is {version}; MySQL 8.0.19 or MariaDB 10.6 or newer is required"
         ));
@@ -371,12 +376,12 @@ pub(crate) async fn diagnose(connection: &mut MySqlConnection) -> Sql<Vec<String
     Ok(problems)
 }
 
-/// Returns whether a version such as `10.11.19-MariaDB` is at least `oldest`.
-fn is_new_enough(version: &str, oldest: [u32; 3]) -> bool {
+/// Returns whether a version such as `10.11.19-MariaDB` is at least `version_min`.
+fn is_new_enough(version: &str, version_min: [u32; 3]) -> bool {
     let numbers = version
         .split(|character: char| !character.is_ascii_digit())
         .map_while(|part| part.parse::<u32>().ok());
-    numbers.take(3).ge(oldest)
+    numbers.take(3).ge(version_min)
 }
 
 #[cfg(test)]

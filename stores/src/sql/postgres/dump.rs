@@ -1,14 +1,16 @@
-//! Dumps from PostgreSQL: one connection exports its snapshot, others import it, and each reads ranges of keys through cursors.
+//! Dumps from PostgreSQL: one connection exports its snapshot, others import it, and each reads
+//! ranges of keys through cursors.
 //!
-//! The bounds of ranges are estimates from the server's statistics (`super::key_statistics`). Views, and tables that were never
-//! analyzed, have no statistics; then the bounds are looked up in the index, one after the other.
+//! The bounds of ranges are estimates from the server's statistics (`super::key_statistics`).
+//! Views, and tables that were never analyzed, have no statistics; then the bounds are looked up in
+//! the index, one after the other.
 
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
-use super::key_statistics::{ranges_between, read_statistics, split_keys};
+use super::key_statistics::{read_statistics, split_keys, split_ranges};
 use crate::sql::connection::{
     ConnectionPurpose, Dialect, OwnedConnection, Sql, decode_error, with_timeout,
 };
@@ -22,14 +24,20 @@ const FETCHED_ROWS: usize = 8192;
 /// Begins a dump: plans its parts, and opens connections that share a snapshot.
 pub(crate) async fn begin(
     server: &Server,
-    mut first: PgConnection,
+    mut first_connection: PgConnection,
     source: GroupedSource,
     keys: Option<&[i64]>,
 ) -> Sql<DumpSnapshot> {
-    let parts = plan(&mut first, source, keys, server.options.dump_range_rows).await?;
-    let connections_max = parts.connections(server.options.dump_connections);
-    let snapshot = export_snapshot(&mut first).await?;
-    let mut connections = vec![OwnedConnection::Postgres(first)];
+    let parts = plan_parts(
+        &mut first_connection,
+        source,
+        keys,
+        server.options.dump_range_rows,
+    )
+    .await?;
+    let connections_max = parts.count_connections(server.options.dump_connections);
+    let snapshot = export_snapshot(&mut first_connection).await?;
+    let mut connections = vec![OwnedConnection::Postgres(first_connection)];
     while connections.len() < connections_max {
         let mut connection = match server.connect(ConnectionPurpose::Dump).await {
             Ok(OwnedConnection::Postgres(connection)) => connection,
@@ -85,7 +93,7 @@ async fn import_snapshot(connection: &mut PgConnection, snapshot: &str) -> Sql<(
 }
 
 /// Plans the parts of a dump.
-async fn plan(
+async fn plan_parts(
     connection: &mut PgConnection,
     source: GroupedSource,
     keys: Option<&[i64]>,
@@ -99,13 +107,13 @@ async fn plan(
     let rows = estimate_rows(connection, source).await?;
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let fraction = range_rows as f64 / rows.max(1.0);
-    if fraction >= 0.5 || !is_indexed(connection, source.table(), source.key()).await? {
+    if fraction >= 0.5 || !is_indexed(connection, source.table(), source.key_column()).await? {
         return Ok(single_part());
     }
     let statistics = read_statistics(connection, source).await?;
     Ok(match (keys, statistics) {
         (None, Some(statistics)) => {
-            Parts::from_list(ranges_between(&statistics.range_bounds(fraction)))
+            Parts::from_list(split_ranges(&statistics.find_range_bounds(fraction)))
         }
         (None, None) => Parts::Scan {
             from: None,
@@ -114,7 +122,9 @@ async fn plan(
         (Some(keys), statistics) => {
             let key_fraction = |key| {
                 let statistics = statistics.as_ref();
-                statistics.map_or(0.0, |statistics| statistics.key_fraction(key, rows))
+                statistics.map_or(0.0, |statistics| {
+                    statistics.estimate_key_fraction(key, rows)
+                })
             };
             Parts::from_list(split_keys(keys, key_fraction, fraction))
         }
@@ -133,13 +143,14 @@ async fn explain(connection: &mut PgConnection, statement: &str) -> Sql<serde_js
 
 /// Estimates the number of rows. The server derives the estimate from the size of the table.
 async fn estimate_rows(connection: &mut PgConnection, source: GroupedSource) -> Sql<f64> {
-    let statement = format!("SELECT {} FROM {}", source.key(), source.table());
+    let statement = format!("SELECT {} FROM {}", source.key_column(), source.table());
     let plan = explain(connection, &statement).await?;
     let rows = plan.pointer("/0/Plan/Plan Rows");
     Ok(rows.and_then(serde_json::Value::as_f64).unwrap_or_default())
 }
 
-/// Returns whether the rows of a table, or of a view in its place, can be found by a column through an index.
+/// Returns whether the rows of a table, or of a view in its place, can be found by a column through
+/// an index.
 pub(crate) async fn is_indexed(connection: &mut PgConnection, table: &str, key: &str) -> Sql<bool> {
     // With this setting, the planner uses a sequential scan only if there is no other plan.
     sqlx::raw_sql("BEGIN; SET LOCAL enable_seqscan TO off")
@@ -162,9 +173,9 @@ fn has_sequential_scan(plan: &serde_json::Value) -> bool {
     }
 }
 
-/// The key of the row that follows `rows` rows after the first one with a key of at least `from`. `None` if there are fewer
-/// rows.
-pub(crate) async fn key_after(
+/// Finds the key of the row that follows `rows` rows after the first one with a key of at least
+/// `from`. `None` if there are fewer rows.
+pub(crate) async fn find_key_after(
     connection: &mut PgConnection,
     source: GroupedSource,
     from: Option<i64>,
@@ -175,7 +186,7 @@ pub(crate) async fn key_after(
         "SELECT e.{key}::bigint FROM {table} e WHERE e.{key} >= $1
          ORDER BY e.{key} LIMIT 1 OFFSET $2",
         table = source.table(),
-        key = source.key(),
+        key = source.key_column(),
     );
     let query = sqlx::query_scalar(AssertSqlSafe(statement))
         .bind(from.unwrap_or(i64::MIN))
@@ -184,9 +195,9 @@ pub(crate) async fn key_after(
     with_timeout(Duration::from_millis(timeout_ms), query).await
 }
 
-/// The statement that reads a part.
-fn part_statement(source: GroupedSource, part: &Part) -> String {
-    let key = source.key();
+/// Builds the statement that reads a part.
+fn build_part_statement(source: GroupedSource, part: &Part) -> String {
+    let key = source.key_column();
     // A cursor accepts no parameters. Numbers are safe in the text.
     let condition = match part {
         Part::Keys(keys) => {
@@ -224,7 +235,7 @@ pub(crate) async fn read_part(
     let timeout = Duration::from_millis(timeout_ms);
     let statement = format!(
         "DECLARE dump NO SCROLL CURSOR FOR {}",
-        part_statement(source, part)
+        build_part_statement(source, part)
     );
     let declare = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection);
     with_timeout(timeout, declare).await?;

@@ -1,5 +1,6 @@
-//! Bounds of the parts of a dump, estimated from PostgreSQL's statistics of keys (`pg_stats`): the most common keys with their
-//! frequencies, and a histogram of the others. The statistics may be outdated, so they only decide the size of parts.
+//! Bounds of the parts of a dump, estimated from PostgreSQL's statistics of keys (`pg_stats`): the
+//! most common keys with their frequencies, and a histogram of the others. The statistics may be
+//! outdated, so they only decide the size of parts.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,8 @@ use crate::sql::connection::Sql;
 use crate::sql::decode::GroupedSource;
 use crate::sql::dump_parts::{KEYS_PER_PART, Part};
 
-/// The server's statistics of the keys of a table. All frequencies are fractions of the rows of the table.
+/// The server's statistics of the keys of a table. All frequencies are fractions of the rows of the
+/// table.
 #[derive(Debug, Default)]
 pub(super) struct KeyStatistics {
     /// The frequencies of the most common keys.
@@ -20,7 +22,8 @@ pub(super) struct KeyStatistics {
     distinct: f64,
 }
 
-/// The location of rows relative to a key: after the previous key and before this one, or at this one.
+/// The location of rows relative to a key: after the previous key and before this one, or at this
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Location {
     Before,
@@ -41,7 +44,7 @@ pub(super) async fn read_statistics(
          ORDER BY inherited DESC LIMIT 1",
     )
     .bind(source.table())
-    .bind(source.key())
+    .bind(source.key_column())
     .fetch_optional(connection)
     .await?;
     let Some((values, frequencies, histogram, distinct)) = row else {
@@ -62,8 +65,8 @@ impl KeyStatistics {
         (1.0 - self.common.values().sum::<f64>()).max(0.0)
     }
 
-    /// The estimated fraction of `rows` rows that have a key.
-    pub(super) fn key_fraction(&self, key: i64, rows: f64) -> f64 {
+    /// Estimates the fraction of `rows` rows that have a key.
+    pub(super) fn estimate_key_fraction(&self, key: i64, rows: f64) -> f64 {
         if let Some(frequency) = self.common.get(&key) {
             return *frequency;
         }
@@ -77,13 +80,14 @@ impl KeyStatistics {
         self.uncommon_fraction() / uncommon_keys.max(1.0)
     }
 
-    /// Bounds of ranges with about the given fraction of the rows each. A key with more rows is a range by itself.
-    pub(super) fn range_bounds(&self, fraction: f64) -> Vec<i64> {
+    /// Finds bounds of ranges with about the given fraction of the rows each. A key with more rows
+    /// is a range by itself.
+    pub(super) fn find_range_bounds(&self, fraction: f64) -> Vec<i64> {
         /// Tolerance for rounding errors of sums.
         const TOLERANCE: f64 = 1.000_001;
         let mut bounds: Vec<i64> = Vec::new();
         let mut range_fraction = 0.0;
-        let mut steps = self.steps(fraction).into_iter().peekable();
+        let mut steps = self.list_steps(fraction).into_iter().peekable();
         while let Some((key, location, step_fraction)) = steps.next() {
             match location {
                 Location::Before => {
@@ -112,9 +116,9 @@ impl KeyStatistics {
         bounds
     }
 
-    /// Ascending keys, each with the fraction of the rows at this key, or between it and the previous one. Only a common key has
-    /// more than half of `fraction`.
-    fn steps(&self, fraction: f64) -> Vec<(i64, Location, f64)> {
+    /// Lists ascending keys, each with the fraction of the rows at this key, or between it and the
+    /// previous one. Only a common key has more than half of `fraction`.
+    fn list_steps(&self, fraction: f64) -> Vec<(i64, Location, f64)> {
         let common = self.common.iter();
         let mut steps: Vec<(i64, Location, f64)> = common
             .map(|(key, frequency)| (*key, Location::At, *frequency))
@@ -134,13 +138,13 @@ impl KeyStatistics {
             )]
             let (parts, distance) = (parts as i128, i128::from(high) - i128::from(low));
             for part in 1..=parts {
-                let at = i128::from(low) + distance * part / parts;
+                let key = i128::from(low) + distance * part / parts;
                 #[expect(
                     clippy::cast_precision_loss,
                     clippy::cast_possible_truncation,
                     reason = "between two keys"
                 )]
-                steps.push((at as i64, Location::Before, bucket_fraction / parts as f64));
+                steps.push((key as i64, Location::Before, bucket_fraction / parts as f64));
             }
         }
         steps.sort_unstable_by_key(|(key, location, _)| (*key, *location));
@@ -148,8 +152,8 @@ impl KeyStatistics {
     }
 }
 
-/// The ranges between ascending bounds.
-pub(super) fn ranges_between(bounds: &[i64]) -> Vec<Part> {
+/// Splits all keys into ranges at ascending bounds.
+pub(super) fn split_ranges(bounds: &[i64]) -> Vec<Part> {
     let mut from = None;
     let mut ranges = Vec::with_capacity(bounds.len() + 1);
     for bound in bounds {
@@ -161,7 +165,8 @@ pub(super) fn ranges_between(bounds: &[i64]) -> Vec<Part> {
     ranges
 }
 
-/// Splits keys into parts with about the given fraction of the rows each. `key_fraction` returns the fraction of a key.
+/// Splits keys into parts with about the given fraction of the rows each. `key_fraction` returns
+/// the fraction of a key.
 pub(super) fn split_keys(
     keys: &[i64],
     key_fraction: impl Fn(i64) -> f64,
@@ -170,14 +175,14 @@ pub(super) fn split_keys(
     let mut parts = Vec::new();
     let (mut part, mut part_fraction) = (Vec::new(), 0.0);
     for key in keys {
-        let next = key_fraction(*key);
-        let is_full = part_fraction + next > fraction || part.len() == KEYS_PER_PART;
+        let next_fraction = key_fraction(*key);
+        let is_full = part_fraction + next_fraction > fraction || part.len() == KEYS_PER_PART;
         if is_full && !part.is_empty() {
             parts.push(Part::Keys(std::mem::take(&mut part)));
             part_fraction = 0.0;
         }
         part.push(*key);
-        part_fraction += next;
+        part_fraction += next_fraction;
     }
     parts.push(Part::Keys(part));
     parts
@@ -198,33 +203,33 @@ mod tests {
     #[test]
     fn ranges_have_about_equal_fractions() {
         let even = statistics(&[], (0..=100).map(|n| n * 10).collect());
-        assert_eq!(even.range_bounds(0.25), [250, 500, 750]);
+        assert_eq!(even.find_range_bounds(0.25), [250, 500, 750]);
         let coarse = statistics(&[], vec![0, 1000]);
-        assert_eq!(coarse.range_bounds(0.25).len(), 3);
+        assert_eq!(coarse.find_range_bounds(0.25).len(), 3);
         let empty = statistics(&[], Vec::new());
-        assert!(empty.range_bounds(0.1).is_empty());
+        assert!(empty.find_range_bounds(0.1).is_empty());
         let far = statistics(&[], vec![i64::MIN, i64::MAX]);
-        assert_eq!(far.range_bounds(0.25).len(), 3);
+        assert_eq!(far.find_range_bounds(0.25).len(), 3);
     }
 
     #[test]
     fn hot_key_is_a_range_by_itself() {
         let hot = statistics(&[(500, 0.6)], (0..=40).map(|n| n * 25).collect());
-        let bounds = hot.range_bounds(0.2);
-        let at = bounds.iter().position(|bound| *bound == 500);
-        let at = at.expect("a bound");
-        assert_eq!(bounds.get(at + 1), Some(&501), "{bounds:?}");
+        let bounds = hot.find_range_bounds(0.2);
+        let index = bounds.iter().position(|bound| *bound == 500);
+        let index = index.expect("a bound");
+        assert_eq!(bounds.get(index + 1), Some(&501), "{bounds:?}");
         assert!(bounds.is_sorted(), "{bounds:?}");
         let only = statistics(&[(7, 1.0)], Vec::new());
-        assert_eq!(only.range_bounds(0.1), [8]);
+        assert_eq!(only.find_range_bounds(0.1), [8]);
         let last = statistics(&[(i64::MAX, 1.0)], Vec::new());
-        assert!(last.range_bounds(0.1).is_empty());
+        assert!(last.find_range_bounds(0.1).is_empty());
     }
 
     #[test]
     fn few_keys_are_one_part_and_hot_keys_are_separate() {
         let hot = statistics(&[(5, 0.5)], Vec::new());
-        let key_fraction = |key| hot.key_fraction(key, 1000.0);
+        let key_fraction = |key| hot.estimate_key_fraction(key, 1000.0);
         assert_eq!(split_keys(&[1, 2, 3], key_fraction, 0.1).len(), 1);
         let parts = split_keys(&[1, 5, 9], key_fraction, 0.1);
         let separate = [1, 5, 9].map(|key| Part::Keys(vec![key]));

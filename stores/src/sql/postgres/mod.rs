@@ -1,7 +1,7 @@
 //! The dialect of PostgreSQL.
 //!
-//! Lists are bound as arrays, so a statement has one text for any number of rows. Writes run at READ COMMITTED, so a statement
-//! reads the current state of the rows that it locks.
+//! Lists are bound as arrays, so a statement has one text for any number of rows. Writes run at
+//! READ COMMITTED, so a statement reads the current state of the rows that it locks.
 
 pub(crate) mod dump;
 mod key_statistics;
@@ -18,7 +18,7 @@ use crate::sql::decode::{GroupedSource, RowBuilder};
 use crate::sql::error_class::ErrorClass;
 use crate::sql::migration::{Migration, migrations};
 use crate::sql::outbox_row::OutboxRow;
-use crate::sql::rows::{Column, Conflict, Rows};
+use crate::sql::rows::{ColumnValues, Conflict, TableRows};
 use crate::sql::{SqlOptions, SqlTls};
 
 /// The migrations, in order.
@@ -55,7 +55,7 @@ pub(crate) const COLUMNS: &str = "SELECT c.relname::text, a.attname::text,
         AND c.relkind IN ('v', 'm', 'f')";
 
 /// Returns whether a column type can represent a kind of values.
-pub(crate) fn fits(kind: ColumnKind, column_type: &str) -> bool {
+pub(crate) fn can_represent(kind: ColumnKind, column_type: &str) -> bool {
     match kind {
         ColumnKind::Integer | ColumnKind::TimestampUs => {
             matches!(column_type, "int2" | "int4" | "int8")
@@ -67,7 +67,7 @@ pub(crate) fn fits(kind: ColumnKind, column_type: &str) -> bool {
 }
 
 /// Describes a kind of values, and the expression that converts to it.
-pub(crate) const fn expected(kind: ColumnKind) -> &'static str {
+pub(crate) const fn describe_expected(kind: ColumnKind) -> &'static str {
     match kind {
         ColumnKind::Integer => {
             "an integer: smallint, integer or bigint, with the type of the app's table (with a cast, the server cannot use the index)"
@@ -84,8 +84,9 @@ pub(crate) const fn expected(kind: ColumnKind) -> &'static str {
 /// The class of an SQLSTATE code.
 pub(crate) fn classify_code(code: &str) -> ErrorClass {
     match code {
-        // Serialization failure, deadlock, lock timeout, statement timeout, duplicate key of a concurrent insert; server
-        // starting, stopping, out of connections, or temporarily a standby.
+        // Serialization failure, deadlock, lock timeout, statement timeout, duplicate key of a
+        // concurrent insert; server starting, stopping, out of connections, or temporarily a
+        // standby.
         "40001" | "40P01" | "55P03" | "57014" | "23505" | "25P03" | "57P01" | "57P02" | "57P03"
         | "57P05" | "53300" | "25006" => ErrorClass::Retryable,
         "42P01" | "3F000" | "3D000" | "42703" | "42883" => ErrorClass::MissingSchema,
@@ -114,7 +115,7 @@ pub(crate) async fn connect(
         ConnectionPurpose::Dump => (options.dump_timeout_ms, options.lock_timeout_ms, 0),
         ConnectionPurpose::Migrate => (0, 0, 0),
     };
-    let more = match purpose {
+    let dump_settings = match purpose {
         ConnectionPurpose::Dump => DUMP_SETTINGS,
         ConnectionPurpose::Calls | ConnectionPurpose::Migrate => "",
     };
@@ -127,7 +128,7 @@ pub(crate) async fn connect(
          SET statement_timeout TO {statement_ms};
          SET lock_timeout TO {lock_ms};
          SET idle_in_transaction_session_timeout TO {idle_ms};
-         {more}"
+         {dump_settings}"
     );
     sqlx::raw_sql(AssertSqlSafe(settings))
         .execute(&mut connection)
@@ -191,8 +192,8 @@ pub(crate) async fn update_pairs(
         .await
 }
 
-/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first ones, at least `NOTIFICATIONS_MAX + 1`
-/// if there are so many.
+/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first ones, at
+/// least `NOTIFICATIONS_MAX + 1` if there are so many.
 pub(crate) async fn enqueue_notifications(
     connection: &mut PgConnection,
     groups: &[(Source, Group)],
@@ -206,14 +207,14 @@ pub(crate) async fn enqueue_notifications(
         let keys: Vec<i64> = groups.iter().map(|(_, group)| group.key).collect();
         let members: Vec<i64> = groups.iter().map(|(_, group)| group.member).collect();
         rows = sqlx::query_as(
-            "WITH made AS (
+            "WITH created AS (
                  INSERT INTO outbox (source, group_key, member, made_at_ms)
                  SELECT t.source, t.group_key, t.member, $4
                  FROM unnest($1::text[], $2::bigint[], $3::bigint[])
                      WITH ORDINALITY AS t (source, group_key, member, group_index)
                  ORDER BY t.group_index
                  RETURNING id, source, group_key, member)
-             SELECT id, source, group_key, member FROM made ORDER BY id LIMIT $5",
+             SELECT id, source, group_key, member FROM created ORDER BY id LIMIT $5",
         )
         .bind(sources)
         .bind(keys)
@@ -224,14 +225,14 @@ pub(crate) async fn enqueue_notifications(
         .await?;
     }
     if !athletes.is_empty() {
-        let more: Vec<OutboxRow> = sqlx::query_as(
-            "WITH made AS (
+        let athlete_rows: Vec<OutboxRow> = sqlx::query_as(
+            "WITH created AS (
                  INSERT INTO outbox (source, group_key, member, made_at_ms)
                  SELECT $1, e.segment_id, e.athlete_id, $2 FROM efforts e
                  WHERE e.athlete_id = ANY ($3)
                  GROUP BY e.athlete_id, e.segment_id ORDER BY e.athlete_id, e.segment_id
                  RETURNING id, source, group_key, member)
-             SELECT id, source, group_key, member FROM made ORDER BY id LIMIT $4",
+             SELECT id, source, group_key, member FROM created ORDER BY id LIMIT $4",
         )
         .bind(Source::Efforts.name())
         .bind(now_ms)
@@ -239,7 +240,7 @@ pub(crate) async fn enqueue_notifications(
         .bind(limit)
         .fetch_all(connection)
         .await?;
-        rows.extend(more);
+        rows.extend(athlete_rows);
     }
     Ok(rows)
 }
@@ -247,17 +248,17 @@ pub(crate) async fn enqueue_notifications(
 /// See `write::write`. Columns are bound as arrays.
 pub(crate) async fn write(
     connection: &mut PgConnection,
-    rows: &Rows,
+    rows: &TableRows,
     conflict: Conflict,
 ) -> Sql<()> {
     let mut arguments = PgArguments::default();
     let mut arrays = Vec::with_capacity(rows.columns.len());
     for (index, (_, column)) in rows.columns.iter().enumerate() {
         let (added, kind) = match column {
-            Column::Ints(values) => (arguments.add(values), "bigint"),
-            Column::Floats(values) => (arguments.add(values), "double precision"),
-            Column::Texts(values) => (arguments.add(values), "text"),
-            Column::Booleans(values) => (arguments.add(values), "boolean"),
+            ColumnValues::Ints(values) => (arguments.add(values), "bigint"),
+            ColumnValues::Floats(values) => (arguments.add(values), "double precision"),
+            ColumnValues::Texts(values) => (arguments.add(values), "text"),
+            ColumnValues::Booleans(values) => (arguments.add(values), "boolean"),
         };
         added.map_err(sqlx::Error::Encode)?;
         arrays.push(format!("${}::{kind}[]", index + 1));
@@ -265,17 +266,18 @@ pub(crate) async fn write(
     let (table, key) = (rows.table, rows.key.join(", "));
     let statement = format!(
         "INSERT INTO {table} ({names}) SELECT {names} FROM unnest({arrays}) AS t ({names})
-         ORDER BY {key} {rule}",
+         ORDER BY {key} {conflict_clause}",
         names = rows.column_names().join(", "),
         arrays = arrays.join(", "),
-        rule = rows.conflict_clause(Dialect::Postgres, conflict),
+        conflict_clause = rows.conflict_clause(Dialect::Postgres, conflict),
     );
     let query = sqlx::query_with(AssertSqlSafe(statement), arguments);
     query.execute(connection).await.map(drop)
 }
 
-/// Reads all rows of the first groups, up to `rows_max` rows but at least one group, by one statement. It counts the groups as far
-/// as the limit requires, and reads those that fit. A group without rows returns one row that has only its position.
+/// Reads all rows of the first groups, up to `rows_max` rows but at least one group, by one
+/// statement. It counts the groups as far as the limit requires, and reads those that fit. A group
+/// without rows returns one row that has only its position.
 pub(crate) async fn first_groups(
     connection: &mut PgConnection,
     source: GroupedSource,
@@ -283,7 +285,7 @@ pub(crate) async fn first_groups(
     rows_max: usize,
 ) -> Sql<FirstGroups> {
     let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
-    let (table, key) = (source.table(), source.key());
+    let (table, key) = (source.table(), source.key_column());
     let fitting = if rows_max == i64::MAX {
         "SELECT g.group_index, g.group_key, g.member
          FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS g (group_key, member, group_index)
@@ -314,19 +316,19 @@ pub(crate) async fn first_groups(
     );
     let keys: Vec<i64> = groups.iter().map(|group| group.key).collect();
     let members: Vec<i64> = groups.iter().map(|group| group.member).collect();
-    let found = sqlx::query(AssertSqlSafe(statement))
+    let rows = sqlx::query(AssertSqlSafe(statement))
         .bind(keys)
         .bind(members)
         .bind(rows_max)
         .fetch_all(connection)
         .await?;
     let mut columns = RowBuilder::new(source);
-    let (mut group_count, mut last) = (0, None);
-    for row in &found {
+    let (mut group_count, mut last_position) = (0, None);
+    for row in &rows {
         let position: i64 = row.try_get(source.column_count())?;
-        if last != Some(position) {
+        if last_position != Some(position) {
             group_count += 1;
-            last = Some(position);
+            last_position = Some(position);
         }
         if row.try_get::<Option<i64>, _>(0)?.is_some() {
             columns.push(row)?;
@@ -340,7 +342,7 @@ pub(crate) async fn first_groups(
 
 /// Diagnoses the settings of the server.
 pub(crate) async fn diagnose(connection: &mut PgConnection) -> Sql<Vec<String>> {
-    const OLDEST: i32 = 130_000;
+    const VERSION_MIN: i32 = 130_000;
     let (number, name, encoding, is_standby, is_read_only): (i32, String, String, bool, String) =
         sqlx::query_as(
             "SELECT current_setting('server_version_num')::integer,
@@ -350,7 +352,7 @@ pub(crate) async fn diagnose(connection: &mut PgConnection) -> Sql<Vec<String>> 
         .fetch_one(connection)
         .await?;
     let mut problems = Vec::new();
-    if number < OLDEST {
+    if number < VERSION_MIN {
         problems.push(format!(
             "the server's version is {name}; PostgreSQL 13 or newer is required"
         ));

@@ -1,7 +1,8 @@
-//! Dumps from SQLite: all rows of a table, or those of some keys, in key order and from one snapshot.
+//! Dumps from SQLite: all rows of a table, or those of some keys, in key order and from one
+//! snapshot.
 //!
-//! A dump has a connection and a task of its own. It reads page by page: it finds the next rows in the index, reads them in the
-//! order of the file, and sorts them.
+//! A dump has a connection and a task of its own. It reads page by page: it finds the next rows in
+//! the index, reads them in the order of the file, and sorts them.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use tokio::task::JoinSet;
 use super::rows::{DecodedRows, JsonRows, RowPosition, decode};
 use crate::Result;
 use crate::embedded::db::OpenFile;
-use crate::sql::connection::{Dialect, json_array};
+use crate::sql::connection::{Dialect, to_json_array};
 use crate::sql::decode::GroupedSource;
-use crate::sql::task_stream::task_stream;
+use crate::sql::task_stream::stream_from_tasks;
 
 /// The number of batches of a page. A large page reads adjacent rows of the file together.
 const PAGE_BATCHES: usize = 8;
@@ -64,7 +65,7 @@ pub(crate) async fn dump(
     let (sender, receiver) = mpsc::channel(BUFFERED_BATCHES);
     let mut task = JoinSet::new();
     task.spawn(send_pages(pages, batch_rows, sender));
-    Ok(task_stream(receiver, task, OPERATION))
+    Ok(stream_from_tasks(receiver, task, OPERATION))
 }
 
 async fn send_pages(mut pages: Pages, batch_rows: usize, sender: Sender<Result<RecordBatch>>) {
@@ -129,7 +130,7 @@ impl Pages {
 
     /// The statement for the next page, and its parameters.
     fn next_request(&self) -> Option<PageRequest> {
-        let key = self.source.key();
+        let key = self.source.key_column();
         let (condition, from, keys) = match &self.remaining {
             RemainingRows::All(from) => {
                 let condition = format!("({key}, athlete_id, id) >= (?1, ?2, ?3)");
@@ -151,18 +152,19 @@ impl Pages {
                 current: None,
             } => {
                 let condition = format!("{key} IN (SELECT value FROM json_each(?5))");
-                let keys = json_array(keys.iter().take(KEYS_PER_PAGE).copied());
+                let keys = to_json_array(keys.iter().take(KEYS_PER_PAGE).copied());
                 (condition, (0, 0, 0), Some(keys))
             }
         };
-        // The inner limit ends the page. Without the outer limit, SQLite would ignore the outer ORDER BY.
+        // The inner limit ends the page. Without the outer limit, SQLite would ignore the outer
+        // ORDER BY.
         let statement = format!(
             "SELECT {rows} FROM (
-                 SELECT id AS found FROM (
+                 SELECT id AS row_id FROM (
                      SELECT id FROM {table} WHERE {condition}
                      ORDER BY {key}, athlete_id, id LIMIT ?4)
-                 ORDER BY found LIMIT -1)
-             CROSS JOIN {table} e ON e.id = found {join}",
+                 ORDER BY row_id LIMIT -1)
+             CROSS JOIN {table} e ON e.id = row_id {join}",
             rows = self.source.columns(Dialect::Sqlite),
             table = self.source.table(),
             join = GroupedSource::JOIN,
@@ -201,16 +203,16 @@ struct PageRequest {
 }
 
 impl RemainingRows {
-    /// Removes the rows of a page. `last_of_full` is the last row of a full page. A page that is not full contains all requested
-    /// rows.
+    /// Removes the rows of a page. `last_of_full` is the last row of a full page. A page that is
+    /// not full contains all requested rows.
     fn advance(&mut self, last_of_full: Option<RowPosition>) {
         match self {
-            Self::All(from) => *from = last_of_full.and_then(after),
+            Self::All(from) => *from = last_of_full.and_then(successor),
             Self::Keys { keys, current } => {
                 let was_within_key = current.is_some();
                 // If the next position belongs to the next key, this one has no more rows.
                 *current =
-                    last_of_full.and_then(|last| after(last).filter(|next| next.0 == last.0));
+                    last_of_full.and_then(|last| successor(last).filter(|next| next.0 == last.0));
                 if was_within_key {
                     return;
                 }
@@ -225,7 +227,7 @@ impl RemainingRows {
 }
 
 /// The position after another one.
-fn after(position: RowPosition) -> Option<RowPosition> {
+fn successor(position: RowPosition) -> Option<RowPosition> {
     let (key, member, id) = position;
     if let Some(id) = id.checked_add(1) {
         return Some((key, member, id));

@@ -16,40 +16,42 @@ const GROUPS_PER_PAGE: usize = 4096;
 /// The number of rows of a page, a few megabytes of text.
 const PAGE_ROWS: usize = 1 << 15;
 
-/// Reads all rows of the first groups from one snapshot, up to `rows_max` rows but at least one group.
+/// Reads all rows of the first groups from one snapshot, up to `rows_max` rows but at least one
+/// group.
 pub(crate) async fn first_groups(
     connection: &mut SqliteConnection,
     source: GroupedSource,
     groups: &[Group],
     rows_max: usize,
 ) -> Sql<FirstGroups> {
-    let (mut texts, mut groups_read, mut rows_left) = (Vec::new(), 0, rows_max);
+    let (mut json_texts, mut groups_read, mut rows_left) = (Vec::new(), 0, rows_max);
     let mut tx = connection.begin().await?;
     while let Some((first, _)) = groups.get(groups_read..).and_then(<[Group]>::split_first) {
         let requested: Vec<Group> = (groups.iter().skip(groups_read).take(GROUPS_PER_PAGE))
             .copied()
             .collect();
-        let rows = rows_left.min(PAGE_ROWS);
-        let page = read_page(&mut tx, source, &requested, rows).await?;
+        let page_max = rows_left.min(PAGE_ROWS);
+        let page = read_page(&mut tx, source, &requested, page_max).await?;
         rows_left = rows_left.saturating_sub(page.rows);
         if page.groups > 0 {
             groups_read += page.groups;
-            texts.push(page.text);
+            json_texts.push(page.text);
             continue;
         }
         // The first group has more rows than a page, or than the limit allows.
         if groups_read > 0
-            && (rows < PAGE_ROWS || !has_at_most(&mut tx, source, *first, rows_left).await?)
+            && (page_max < PAGE_ROWS
+                || !has_at_most_rows(&mut tx, source, *first, rows_left).await?)
         {
             break;
         }
-        let (group_texts, rows) = read_group(&mut tx, source, *first).await?;
-        rows_left = rows_left.saturating_sub(rows);
+        let (group_texts, group_rows) = read_group(&mut tx, source, *first).await?;
+        rows_left = rows_left.saturating_sub(group_rows);
         groups_read += 1;
-        texts.extend(group_texts);
+        json_texts.extend(group_texts);
     }
     tx.commit().await?;
-    let rows = decode(source, texts).await?.batch;
+    let rows = decode(source, json_texts).await?.batch;
     Ok(FirstGroups {
         rows,
         groups: groups_read,
@@ -81,13 +83,13 @@ async fn read_page(
     // The inner query reads only the index, group by group, and stops at the limit.
     let statement = format!(
         "SELECT count(*), max(group_index), {rows} FROM (
-             SELECT v.key AS group_index, e.id AS found FROM json_each(?1) v
+             SELECT v.key AS group_index, e.id AS row_id FROM json_each(?1) v
              CROSS JOIN {table} e ON e.{key} = v.value ->> 0 AND e.athlete_id = v.value ->> 1
              LIMIT ?2)
-         CROSS JOIN {table} e ON e.id = found {join}",
+         CROSS JOIN {table} e ON e.id = row_id {join}",
         rows = source.columns(Dialect::Sqlite),
         table = source.table(),
-        key = source.key(),
+        key = source.key_column(),
         join = GroupedSource::JOIN,
     );
     let limit = rows_max.saturating_add(1);
@@ -111,7 +113,7 @@ async fn read_page(
 }
 
 /// Returns whether a group has at most `rows_max` rows.
-async fn has_at_most(
+async fn has_at_most_rows(
     connection: &mut SqliteConnection,
     source: GroupedSource,
     group: Group,
@@ -121,7 +123,7 @@ async fn has_at_most(
         "SELECT count(*) FROM (
              SELECT 1 FROM {table} WHERE {key} = ? AND athlete_id = ? LIMIT ?)",
         table = source.table(),
-        key = source.key(),
+        key = source.key_column(),
     );
     let limit = i64::try_from(rows_max).map_or(i64::MAX, |rows| rows.saturating_add(1));
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(statement))
@@ -140,13 +142,13 @@ async fn read_group(
     group: Group,
 ) -> Sql<(Vec<JsonRows>, usize)> {
     let statement: Arc<str> = format!(
-        "SELECT count(*), max(found), {rows} FROM (
-             SELECT id AS found FROM {table}
+        "SELECT count(*), max(row_id), {rows} FROM (
+             SELECT id AS row_id FROM {table}
              WHERE {key} = ?1 AND athlete_id = ?2 AND id >= ?3 ORDER BY id LIMIT ?4)
-         CROSS JOIN {table} e ON e.id = found {join}",
+         CROSS JOIN {table} e ON e.id = row_id {join}",
         rows = source.columns(Dialect::Sqlite),
         table = source.table(),
-        key = source.key(),
+        key = source.key_column(),
         join = GroupedSource::JOIN,
     )
     .into();

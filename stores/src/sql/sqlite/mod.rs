@@ -1,7 +1,7 @@
 //! The dialect of SQLite, and the tables of `canon.db`.
 //!
-//! A write transaction excludes all others (`SqlConnection::has_exclusive_writes`). So no row is locked, and triggers see every
-//! change of an athlete or a connection.
+//! A write transaction excludes all others (`SqlConnection::has_exclusive_writes`). So no row is
+//! locked, and triggers see every change of an athlete or a connection.
 
 pub(crate) mod dump;
 pub(crate) mod groups;
@@ -12,9 +12,9 @@ use schemas::entities::Group;
 use schemas::source::Source;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::connection::{Sql, SqlConnection, json_array};
+use super::connection::{Sql, SqlConnection, to_json_array};
 use super::outbox_row::OutboxRow;
-use super::rows::{Conflict, Rows};
+use super::rows::{Conflict, TableRows};
 use super::tables::Table;
 use super::write::write;
 use crate::embedded::db::{DatabaseSpec, Upgrade};
@@ -23,8 +23,8 @@ use crate::entities::NOTIFICATIONS_MAX;
 /// Unsorted segments of athletes are sorted when they reach this number.
 const UNSORTED_SEGMENTS_MAX: i64 = 1 << 18;
 
-/// Includes a file of `tables`, which new databases and upgrades share. Never change the statements of a released file; add
-/// another file. This is a macro because `concat!` accepts no constants.
+/// Includes a file of `tables`, which new databases and upgrades share. Never change the statements
+/// of a released file; add another file. This is a macro because `concat!` accepts no constants.
 macro_rules! table {
     ($name:literal) => {
         include_str!(concat!("tables/", $name, ".sql"))
@@ -87,7 +87,8 @@ pub(super) static ENTITIES: DatabaseSpec = DatabaseSpec {
              `backstitch batch run --full`",
 };
 
-/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first `NOTIFICATIONS_MAX + 1` of them.
+/// Inserts notifications for `groups` and for all groups of `athletes`. Returns the first
+/// `NOTIFICATIONS_MAX + 1` of them.
 pub(super) async fn enqueue_notifications(
     connection: &mut SqliteConnection,
     groups: &[(Source, Group)],
@@ -95,10 +96,10 @@ pub(super) async fn enqueue_notifications(
     now_ms: i64,
 ) -> Sql<Vec<OutboxRow>> {
     let statement = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)";
-    let last: i64 = sqlx::query_scalar(statement)
+    let last_id: i64 = sqlx::query_scalar(statement)
         .fetch_one(&mut *connection)
         .await?;
-    let rows = Rows::notifications(groups, now_ms);
+    let rows = TableRows::notifications(groups, now_ms);
     let mut writer = SqlConnection::Sqlite(connection);
     write(&mut writer, &rows, Conflict::Fail).await?;
     if !athletes.is_empty() {
@@ -110,14 +111,14 @@ pub(super) async fn enqueue_notifications(
         )
         .bind(Source::Efforts.name())
         .bind(now_ms)
-        .bind(json_array(athletes.iter().copied()))
+        .bind(to_json_array(athletes.iter().copied()))
         .execute(&mut *connection)
         .await?;
     }
     sqlx::query_as(
         "SELECT id, source, group_key, member FROM outbox WHERE id > ? ORDER BY id LIMIT ?",
     )
-    .bind(last)
+    .bind(last_id)
     .bind(i64::try_from(NOTIFICATIONS_MAX + 1).unwrap_or(i64::MAX))
     .fetch_all(connection)
     .await
@@ -128,7 +129,7 @@ pub(super) async fn add_segments(connection: &mut SqliteConnection, groups: &[Gr
     if groups.is_empty() {
         return Ok(());
     }
-    let rows = Rows::new_segments(groups);
+    let rows = TableRows::new_segments(groups);
     let mut writer = SqlConnection::Sqlite(connection);
     write(&mut writer, &rows, Conflict::Fail).await?;
     let unsorted: Option<i64> = sqlx::query_scalar("SELECT max(id) FROM new_athlete_segments")
@@ -153,8 +154,9 @@ async fn sort_segments(connection: &mut SqliteConnection) -> Sql<()> {
     .map(drop)
 }
 
-/// Reads ids and versions of rows whose ids are pairs. `IN` for each column would look up every combination.
-pub(super) async fn pair_versions(
+/// Reads ids and versions of rows whose ids are pairs. `IN` for each column would look up every
+/// combination.
+pub(super) async fn fetch_pair_versions(
     connection: &mut SqliteConnection,
     table: Table,
     ids: &[(i64, i64)],

@@ -1,9 +1,11 @@
 //! Decodes the rows that views read from JSON into columns.
 //!
-//! SQLite returns many rows as one JSON text. Returning each row with its dozen values takes several times as long, because
-//! every value is allocated on one thread and freed on another.
+//! SQLite returns many rows as one JSON text. Returning each row with its dozen values takes
+//! several times as long, because every value is allocated on one thread and freed on another.
 
-use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow, Group};
+use schemas::entities::{
+    AuthorizationBatchBuilder, AuthorizationRow, EffortBatchBuilder, EffortRow, Group,
+};
 use serde::Deserialize;
 
 use crate::embedded::statement::run_heavy;
@@ -81,8 +83,8 @@ pub(super) async fn decode(source: GroupedSource, texts: Vec<JsonRows>) -> Sql<D
     let bytes: usize = texts.iter().map(|text| text.json.len()).sum();
     let decoding = run_heavy(bytes / ROW_BYTES, move || {
         Ok(match source {
-            GroupedSource::Efforts => efforts(&texts),
-            GroupedSource::Authorizations => authorizations(&texts),
+            GroupedSource::Efforts => decode_efforts(&texts),
+            GroupedSource::Authorizations => decode_authorizations(&texts),
         })
     });
     let decoded = decoding
@@ -91,10 +93,10 @@ pub(super) async fn decode(source: GroupedSource, texts: Vec<JsonRows>) -> Sql<D
     decoded.map_err(|error| decode_error(format!("invalid rows of {}: {error}", source.table())))
 }
 
-fn efforts(texts: &[JsonRows]) -> Result<DecodedRows, String> {
+fn decode_efforts(texts: &[JsonRows]) -> Result<DecodedRows, String> {
     let mut rows: Vec<Effort<'_>> = parse(texts)?;
     rows.sort_unstable_by_key(|row| (row.segment_id, row.athlete_id, row.id));
-    let mut columns = EffortColumns::default();
+    let mut columns = EffortBatchBuilder::default();
     for row in &rows {
         let weight_kg = row.weight_kg.map(str::parse).transpose();
         columns
@@ -124,10 +126,10 @@ fn efforts(texts: &[JsonRows]) -> Result<DecodedRows, String> {
     })
 }
 
-fn authorizations(texts: &[JsonRows]) -> Result<DecodedRows, String> {
+fn decode_authorizations(texts: &[JsonRows]) -> Result<DecodedRows, String> {
     let mut rows: Vec<Authorization> = parse(texts)?;
     rows.sort_unstable_by_key(|(id, key, member, ..)| (*key, *member, *id));
-    let mut columns = AuthorizationColumns::default();
+    let mut columns = AuthorizationBatchBuilder::default();
     for (id, key, member, created_at_us, revoked_at_us, athlete_is_deleted) in &rows {
         columns.push(&AuthorizationRow {
             id: *id,
@@ -174,7 +176,7 @@ mod tests {
         let boundaries = [55.0_f64, 65.0, 75.0, 85.0, 95.0, 105.0, 115.0];
         let near_boundaries = boundaries
             .iter()
-            .flat_map(|at| [at.next_down(), *at, at.next_up()]);
+            .flat_map(|boundary| [boundary.next_down(), *boundary, boundary.next_up()]);
         // Fractional parts of multiples of the golden ratio are distributed evenly.
         let spread = (1..20_000).map(|n| (f64::from(n) * 0.618_033_988_749_894_9).fract() * 200.0);
         for weight in near_boundaries.chain(spread) {

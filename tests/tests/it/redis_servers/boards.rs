@@ -15,7 +15,7 @@ fn name(key: u8) -> BoardName {
     BoardName {
         view: VIEW.to_owned(),
         key: vec![key],
-        section: vec![0],
+        filtered_board: vec![0],
     }
 }
 

@@ -1,10 +1,12 @@
--- Efforts and authorizations are stored by id. Ids increase with time, so new rows are written to adjacent pages. An index orders
--- them by group.
+-- Efforts and authorizations are stored by id. Ids increase with time, so new rows are written to
+-- adjacent pages. An index orders them by group.
 --
--- The segments of an athlete are looked up only when the athlete changes. Sorting them row by row would double the cost of a write,
--- so new ones are added to a heap (`new_athlete_segments`) and sorted in bulk.
+-- The segments of an athlete are looked up only when the athlete changes. Sorting them row by row
+-- would double the cost of a write, so new ones are added to a heap (`new_athlete_segments`) and
+-- sorted in bulk.
 --
--- Triggers maintain the counters of connected athletes, so that every change of an authorization updates them.
+-- Triggers maintain the counters of connected athletes, so that every change of an authorization
+-- updates them.
 CREATE TABLE efforts (
     id INTEGER PRIMARY KEY,
     segment_id INTEGER NOT NULL,

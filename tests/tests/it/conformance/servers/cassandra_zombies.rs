@@ -9,7 +9,7 @@ use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::Cut;
 use schemas::source::Source;
-use schemas::time::Width;
+use schemas::time::BucketWidth;
 use stores::cassandra::{Cassandra, CassandraOptions, CassandraViews};
 use stores::namespace::Namespace;
 use stores::views::{
@@ -130,7 +130,7 @@ fn shapes() -> [ViewShape; 2] {
         ViewShape::Aggregate(AggregateShape {
             view: AGGREGATE.to_owned(),
             group: none(),
-            partition: Width::All,
+            partition: BucketWidth::All,
             row: none(),
         }),
         ViewShape::Board(BoardShape {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use async_trait::async_trait;
 use schemas::seam::{LastRecord, Offset};
-use stores::log::{Fetched, LOST_REMEDY};
+use stores::log::{FetchedRecords, LOST_REMEDY};
 use tests::world::archive_version;
 use tokio::sync::Semaphore;
 
@@ -109,7 +109,7 @@ impl LogRead for DelayedLog {
         partition: u32,
         from: Offset,
         limit: FetchLimit,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedRecords> {
         let is_held = from >= self.from.load(SeqCst) && !self.has_held_read.load(SeqCst);
         let read = match is_held && self.has_read {
             true => Some(self.log.fetch(topic, partition, from, limit).await?),
@@ -125,7 +125,12 @@ impl LogRead for DelayedLog {
         }
     }
 
-    async fn fetch_fresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+    async fn fetch_fresh(
+        &self,
+        topic: &str,
+        partition: u32,
+        offset: Offset,
+    ) -> Result<FetchedRecords> {
         self.log.fetch_fresh(topic, partition, offset).await
     }
 

@@ -89,14 +89,14 @@ async fn an_intake_uses_added_partitions() -> Result<()> {
     let early = check(&plays(1));
     add_partitions(&namespace, TOPIC).await;
     let started = Instant::now();
-    while intake.partitions() < MORE {
+    while intake.partition_count() < MORE {
         assert!(
             started.elapsed() < WAIT_MAX,
             "the worker does not look again"
         );
         tokio::time::sleep(Duration::from_millis(300)).await;
         intake.write(check(&plays(9)[..1])).await?;
-        let partition = home(0, intake.partitions()) as usize;
+        let partition = home(0, intake.partition_count()) as usize;
         expected[partition].push(0);
     }
     intake.write(early).await?;

@@ -203,7 +203,11 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
     ];
     assert_eq!(calls, [false; 9]);
     // Cached metadata still works.
-    assert!(proxy.must_end("partitions", log.partitions(TOPIC)).await);
+    assert!(
+        proxy
+            .must_end("partitions", log.partition_count(TOPIC))
+            .await
+    );
     let mut share = log.join_group(TOPIC).await?;
     let waited = tokio::time::timeout(TIMEOUT, share.changed()).await;
     assert!(waited.is_err(), "nothing is assigned");
