@@ -1,12 +1,14 @@
 //! Statistics of plays: incomplete and missing data, pages, caches, and shared reads.
 
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::Arc;
 
 use axum::http::{Method, StatusCode};
 use jobs::Catalog;
 use schemas::partition::partition_of;
 use serde_json::{Value, json};
 use serving::ServingOptions;
+use tokio::sync::Semaphore;
 
 use super::{expect_problem, start_service};
 use crate::memory_stores::{LayerProgress, MemoryStores};
@@ -158,10 +160,18 @@ async fn repeats_an_earlier_response_while_a_store_is_down() {
 #[tokio::test]
 async fn concurrent_equal_requests_share_reads() {
     let (serving, stores) = start_service(no_wait_options());
-    stores.faults().partition_state_delay = Duration::from_millis(500);
+    let gate = Arc::new(Semaphore::new(0));
+    stores.faults().partition_state_gate = Some(Arc::clone(&gate));
     let uri = "/api/v1/stats/plays/series?owner_id=1&period=7d&interval=day";
     let requests = (0..50).map(|_| get_json(&serving, uri));
-    let responses = futures::future::join_all(requests).await;
+    let mut responses = pin!(futures::future::join_all(requests));
+    // All requests arrive during the first read.
+    for _ in 0..100 {
+        assert!(futures::poll!(responses.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    gate.close();
+    let responses = responses.await;
     let are_equal = responses.iter().all(|response| *response == responses[0]);
     assert!(are_equal, "{responses:?}");
     assert_eq!(responses[0].0, StatusCode::OK);

@@ -24,9 +24,9 @@ impl LiveRead for MemoryStores {
         partitions: Range<u32>,
     ) -> Result<Vec<Option<PartitionState>>> {
         self.read_counts().partition_states += 1;
-        let delay = self.faults().partition_state_delay;
-        if !delay.is_zero() {
-            sleep(delay).await;
+        let gate = self.faults().partition_state_gate.clone();
+        if let Some(gate) = gate {
+            let _closed = gate.acquire().await;
         }
         let mut states = match source {
             Source::Plays => self.partition_states.lock().unwrap().clone(),

@@ -29,6 +29,7 @@ use schemas::seam::{Epoch, PartitionState, Run};
 use serving::{Serving, ServingOptions, ServingPorts};
 use stores::counts::{Day, DayRow};
 use stores::{Error, Result};
+use tokio::sync::Semaphore;
 
 use self::api_keys::MemoryKeys;
 use self::boards::BoardStore;
@@ -90,7 +91,8 @@ pub(crate) struct Faults {
     pub(crate) lacks_board_state: bool,
     /// Number of further reads of board nodes that find none.
     pub(crate) missing_node_reads: usize,
-    pub(crate) partition_state_delay: Duration,
+    /// Reads of partition states wait until this semaphore is closed.
+    pub(crate) partition_state_gate: Option<Arc<Semaphore>>,
     pub(crate) live_entries_delay: Duration,
 }
 
