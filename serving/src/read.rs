@@ -307,11 +307,9 @@ impl AggregateReader<'_> {
                 .map(|scan| self.build_delta_query(scan, only_partition, known_partitions))
                 .collect::<Result<_, _>>()?;
             let count = u32::try_from(partitions + 1).unwrap_or(u32::MAX);
-            let mut live = self
-                .ports
-                .live
-                .read_deltas(self.metric.source, count, &queries)
-                .await?;
+            let store = &self.ports.live;
+            let source = self.metric.source;
+            let mut live = store.read_deltas(source, count, &queries).await?;
             if has_new_partition(&mut live.partition_states) {
                 partitions += 1;
             } else if known_partitions.is_some()

@@ -160,19 +160,10 @@ impl BoardReader<'_> {
             let unchanged_count = (cuts == partitions).then_some(count);
             queries = self.build_entry_queries(keys, unchanged_count)?;
             let count = count.saturating_add(1);
+            let store = &self.ports.live;
             let mut live = match uses_live_counts {
-                true => {
-                    self.ports
-                        .live
-                        .read_live_counts(source, count, &queries)
-                        .await?
-                }
-                false => {
-                    self.ports
-                        .live
-                        .read_entries(source, count, &queries)
-                        .await?
-                }
+                true => store.read_live_counts(source, count, &queries).await?,
+                false => store.read_entries(source, count, &queries).await?,
             };
             if !has_new_partition(&mut live.partition_states) {
                 break live;

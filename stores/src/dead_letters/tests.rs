@@ -248,12 +248,8 @@ async fn kinds_are_counted() {
     let mut values = Vec::new();
     for n in 0..10 {
         let reason = format!("line {n}: \"{n}\" is bad");
-        values.push(encode(&dead_letter(
-            &format!("f:{n}"),
-            &reason,
-            100 - n,
-            b"x",
-        )));
+        let origin = format!("f:{n}");
+        values.push(encode(&dead_letter(&origin, &reason, 100 - n, b"x")));
     }
     values.push(encode(&dead_letter("g:1", "kind: missing", 50, b"x")));
     // A duplicate.

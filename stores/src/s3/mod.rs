@@ -77,10 +77,8 @@ impl S3 {
         let options_error =
             |reason: &dyn std::fmt::Display| Error::broken(format!("using {server}"), reason);
         let millis = Duration::from_millis;
-        let (connect_timeout, request_timeout) = (
-            millis(options.connect_timeout_ms),
-            millis(options.request_timeout_ms),
-        );
+        let connect_timeout = millis(options.connect_timeout_ms);
+        let request_timeout = millis(options.request_timeout_ms);
         let retry_timeout = millis(options.retry_timeout_ms);
         let is_plain_http = options.endpoint.starts_with("http://");
         let mut client = ClientOptions::new()
