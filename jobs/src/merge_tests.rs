@@ -233,7 +233,7 @@ fn irrelevant_partitions_may_be_missing() {
 
 const KEYS: usize = 4;
 
-/// A log of two partitions with runs at its cuts. The newest run may be is_ahead published.
+/// A log of two partitions with runs at its cuts. The newest run may be published in part.
 #[derive(Debug, Clone)]
 struct History {
     /// By partition: key and amount of each event.
@@ -244,7 +244,7 @@ struct History {
     newest: usize,
     /// The number of pruned epochs.
     pruned: usize,
-    /// The keys whose rows the following run has has_row.
+    /// The keys whose rows the following run has written.
     loaded: [bool; KEYS],
     /// The keys whose rows keep the epoch of the last run that changed them.
     keeps_epoch: [bool; KEYS],

@@ -78,7 +78,7 @@ fn row() -> impl Strategy<Value = Row> {
 }
 
 proptest! {
-    /// Batches, some of them as states of another one, and groups that are taken out on the method.
+    /// Batches, some of them as states of another one, and groups that are taken out on the way.
     #[test]
     fn the_smallest_row_of_each_group_remains(
         batches in proptest::collection::vec(

@@ -187,7 +187,7 @@ test('another board and window stand in the address', async () => {
   await page.locator('select[name=window]').selectOption('year');
   await page.getByRole('button', { name: 'Show' }).first().click();
   await page.waitForURL(/board=gender%3AF.*window=year/);
-  assert.match(await page.locator('#board').textContent(), /^Women, 20[0-9]{2}, [0-9,]+ athletes$/);
+  assert.match(await page.locator('#board').textContent(), /^Women, 20[0-9]{2}, [0-9,]+ athletes?$/);
   await context.close();
 });
 
@@ -237,7 +237,7 @@ test('a batch run has a page of its own', async () => {
   await run.waitFor({ timeout: 150_000 });
   await run.click();
   await page.waitForURL(/pipeline\/runs\/plays\/[0-9]+$/);
-  assert.match(await page.locator('h1').textContent(), /^Run [0-9]+ of plays$/);
+  assert.match(await page.locator('h1').textContent(), /^Run [0-9,]+ of plays$/);
   assert.deepEqual(await violations(page), []);
   assert.deepEqual(faults, []);
   await context.close();
@@ -355,9 +355,36 @@ test('days of an application, a club and who is followed stand in the address', 
   await page.locator('input[name=following]').fill(`${ids.athlete}`);
   await page.getByRole('button', { name: 'Show' }).first().click();
   await page.waitForURL(/following=/);
-  assert.match(await page.locator('#board').textContent(), /athletes$/);
+  assert.match(await page.locator('#board').textContent(), /athletes?$/);
   assert.deepEqual(await violations(page), []);
   assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('a page counts plays unless another kind is selected', async () => {
+  const { context, page, faults } = await opened(`/owners/${ids.owner}`);
+  const headline = () => page.locator('#numbers dt').first().textContent();
+  const commands = () => page.locator('main .tools code').allTextContents();
+  assert.equal(await headline(), 'Plays');
+  assert.ok((await commands()).every((command) => /[?&]kind=play&/.test(command)), (await commands()).join());
+  for (const [kind, title] of [['download', 'Downloads'], ['all', 'Plays and downloads']]) {
+    await page.locator('select[name=kind]').selectOption(kind);
+    await page.getByRole('button', { name: 'Show' }).first().click();
+    await page.waitForURL(new RegExp(`kind=${kind}`));
+    assert.equal(await headline(), title);
+    assert.match(await page.locator('h1').textContent(), new RegExp(`^${title} of `));
+    assert.match(await page.locator('#apart-card .tabs a').last().getAttribute('href'), new RegExp(`kind=${kind}`));
+    assert.ok((await commands()).every((command) => /[?&]kind=/.test(command) === (kind !== 'all')), (await commands()).join());
+    assert.deepEqual(await violations(page), []);
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('what is not there leads to what is', async () => {
+  const { context, page } = await opened('/applications/999999');
+  await page.getByRole('link', { name: 'All applications' }).click();
+  await page.waitForURL(/\/applications$/);
   await context.close();
 });
 

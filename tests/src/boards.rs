@@ -1,5 +1,5 @@
 //! Generated entity rows with few distinct ids, so that they collide often, and random board
-//! queries. While nothing changes, every answer is a plain sort.
+//! queries. While nothing changes, every response is a plain sort.
 
 mod explained;
 mod motion;
@@ -21,7 +21,7 @@ use crate::expected_boards::{BoardQuery, ExpectedEntities};
 use crate::http::Client;
 use crate::world::{PARTITIONS, World};
 
-pub use nodes::{KeyedNodes, StoredNodes, nodes};
+pub use nodes::{KeyedNodes, StoredNodes, collect_nodes};
 
 const SEGMENTS: i64 = 4;
 const ATHLETES: i64 = 9;
@@ -47,37 +47,37 @@ const LOGS: [Source; 2] = [Source::Efforts, Source::Authorizations];
 /// 2012-12-30T00:00:00Z
 const FIRST_SECOND: i64 = 1_356_825_600;
 
-/// Every ingested row, with the state after each change.
+/// Every ingested row, with the expected entities after each change.
 #[derive(Debug)]
 pub struct BoardHistory {
     rng: SmallRng,
-    /// The state after each change; the first is empty.
-    states: Vec<ExpectedEntities>,
-    /// By state, log and partition: the end of the log once the state's notifications were
+    /// The expected entities after each change; the first are empty.
+    snapshots: Vec<ExpectedEntities>,
+    /// By snapshot, log and partition: the end of the log once the snapshot's notifications were
     /// published.
     ends: Vec<[Vec<i64>; 2]>,
-    /// The first state whose notifications may be unpublished.
+    /// The first snapshot whose notifications may be unpublished.
     first_unpublished: Option<usize>,
     sent: Vec<(Source, String)>,
 }
 
 impl BoardHistory {
-    /// Returns a ledger that generates the same rows for the same seed.
+    /// Returns a history that generates the same rows for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             rng: SmallRng::seed_from_u64(seed),
-            states: vec![ExpectedEntities::default()],
+            snapshots: vec![ExpectedEntities::default()],
             ends: vec![[vec![0; PARTITIONS as usize], vec![0; PARTITIONS as usize]]],
             first_unpublished: None,
             sent: Vec::new(),
         }
     }
 
-    /// Returns the current state.
+    /// Returns the current expected entities.
     #[must_use]
-    pub fn now(&self) -> &ExpectedEntities {
-        self.states.last().expect("a state")
+    pub fn current(&self) -> &ExpectedEntities {
+        self.snapshots.last().expect("a snapshot")
     }
 
     /// Ingests applications with a capacity that is never reached.
@@ -93,16 +93,16 @@ impl BoardHistory {
 
     /// Ingests some rows of one source, as a user does.
     pub async fn ingest(&mut self, world: &World) {
-        let (source, lines) = self.lines();
+        let (source, lines) = self.random_lines();
         let report = world.ingest_into(source, &lines).await;
-        let accepted = self.change(world, source, &lines).await;
+        let accepted = self.record_change(world, source, &lines).await;
         assert_eq!(report.accepted, accepted, "{source} {lines:?}");
     }
 
     /// Deletes most efforts.
     pub async fn ingest_deletes(&mut self, world: &World) {
         let mut lines = Vec::new();
-        let efforts: Vec<Value> = self.now().efforts().cloned().collect();
+        let efforts: Vec<Value> = self.current().efforts().cloned().collect();
         for mut row in efforts {
             if self.rng.random_bool(0.9) {
                 row["deleted"] = json!(true);
@@ -110,28 +110,28 @@ impl BoardHistory {
             }
         }
         world.ingest_into(Source::Efforts, &lines).await;
-        self.change(world, Source::Efforts, &lines).await;
+        self.record_change(world, Source::Efforts, &lines).await;
     }
 
     /// Commits rows of one source and stops before their notifications are published.
     pub async fn ingest_unpublished(&mut self, world: &World) {
-        let (source, lines) = self.lines();
+        let (source, lines) = self.random_lines();
         let rows: Vec<_> = lines
             .iter()
             .map(|line| parse(source, line.as_bytes()).expect("a row"))
             .collect();
         let entities = &world.stores.entities;
         entities.apply(&rows, 1).await.expect("applying");
-        self.first_unpublished.get_or_insert(self.states.len());
-        self.change(world, source, &lines).await;
+        self.first_unpublished.get_or_insert(self.snapshots.len());
+        self.record_change(world, source, &lines).await;
     }
 
     /// Records that the outbox has been published.
     pub async fn mark_published(&mut self, world: &World) {
         self.record_ends(world).await;
-        let now = self.ends.last().cloned().unwrap_or_default();
+        let ends = self.ends.last().cloned().unwrap_or_default();
         if let Some(first) = self.first_unpublished.take() {
-            self.ends[first..].fill(now);
+            self.ends[first..].fill(ends);
         }
     }
 
@@ -157,14 +157,14 @@ impl BoardHistory {
         self.record_ends(world).await;
     }
 
-    async fn change(&mut self, world: &World, source: Source, lines: &[String]) -> u64 {
-        let mut truth = self.now().clone();
+    async fn record_change(&mut self, world: &World, source: Source, lines: &[String]) -> u64 {
+        let mut truth = self.current().clone();
         let mut accepted = 0;
         for line in lines {
             accepted += u64::from(truth.apply_line(source.name(), line));
             self.sent.push((source, line.clone()));
         }
-        self.states.push(truth);
+        self.snapshots.push(truth);
         self.ends.push(Default::default());
         self.record_ends(world).await;
         accepted
@@ -176,11 +176,11 @@ impl BoardHistory {
             let spans = spans.expect("the log");
             let mut ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
             ends.resize(PARTITIONS as usize, 0);
-            self.ends.last_mut().expect("a state")[index(source)] = ends;
+            self.ends.last_mut().expect("a snapshot")[log_index(source)] = ends;
         }
     }
 
-    fn lines(&mut self) -> (Source, Vec<String>) {
+    fn random_lines(&mut self) -> (Source, Vec<String>) {
         let source = match self.rng.random_range(0..20) {
             0..=10 => Source::Efforts,
             11..=13 => Source::Athletes,
@@ -189,15 +189,19 @@ impl BoardHistory {
             _ => Source::Authorizations,
         };
         let count = self.rng.random_range(1..25);
-        let lines = (0..count).map(|_| self.line(source)).collect();
+        let lines = (0..count).map(|_| self.random_line(source)).collect();
         (source, lines)
     }
 
-    fn line(&mut self, source: Source) -> String {
+    fn random_line(&mut self, source: Source) -> String {
         let rng = &mut self.rng;
         if rng.random_bool(0.1) {
-            let same: Vec<_> = self.sent.iter().filter(|(of, _)| *of == source).collect();
-            if let Some((_, line)) = same.choose(rng) {
+            let sent_lines: Vec<_> = self
+                .sent
+                .iter()
+                .filter(|(sent_source, _)| *sent_source == source)
+                .collect();
+            if let Some((_, line)) = sent_lines.choose(rng) {
                 return line.clone();
             }
         }
@@ -252,21 +256,21 @@ impl BoardHistory {
     }
 }
 
-fn index(source: Source) -> usize {
+fn log_index(source: Source) -> usize {
     usize::from(source == Source::Authorizations)
 }
 
 async fn get(client: &Client, path: &str) -> (u16, String) {
     let (client, path) = (client.clone(), path.to_owned());
     let response = tokio::task::spawn_blocking(move || client.get(&path));
-    response.await.expect("asking")
+    response.await.expect("a request")
 }
 
 fn effort(rng: &mut SmallRng) -> Value {
     let id = rng.random_range(1..80_i64);
     let seconds = FIRST_SECOND + rng.random_range(0..370 * 24) * 3600;
-    let at = Timestamp::from_second(seconds).expect("in range");
-    let at = at + rng.random_range(0..3_i64).milliseconds();
+    let started_at = Timestamp::from_second(seconds).expect("in range");
+    let started_at = started_at + rng.random_range(0..3_i64).milliseconds();
     let mut row = json!({
         "id": id,
         // The same id mostly keeps its segment, because a row must not move.
@@ -274,7 +278,7 @@ fn effort(rng: &mut SmallRng) -> Value {
         "athlete_id": 1 + (id / SEGMENTS) % ATHLETES,
         "activity_id": id * 10,
         "elapsed_time": rng.random_range(1..6),
-        "started_at": at.to_string(),
+        "started_at": started_at.to_string(),
     });
     if rng.random_bool(0.7) {
         row["tz"] = json!(ZONES.choose(rng));

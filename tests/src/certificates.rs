@@ -19,23 +19,24 @@ impl Certificates {
     #[must_use]
     pub fn generate() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let make = Self(folder);
-        std::fs::write(make.file("names"), "subjectAltName=IP:127.0.0.1\n").expect("writing");
+        let certificates = Self(folder);
+        std::fs::write(certificates.file("names"), "subjectAltName=IP:127.0.0.1\n")
+            .expect("writing");
         for authority in ["ca", "other"] {
-            make.openssl(&format!(
+            certificates.openssl(&format!(
                 "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={authority} -keyout {authority}.key -out {authority}.pem"
             ));
         }
-        make.openssl(
+        certificates.openssl(
             "req -newkey rsa:2048 -nodes -subj /CN=server -keyout server.key -out server.csr",
         );
-        make.openssl(
+        certificates.openssl(
             "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
         );
-        let read = |name: &str| std::fs::read(make.file(name)).expect("reading");
-        let both = [read("server.key"), read("server.pem")].concat();
-        std::fs::write(make.file("both.pem"), both).expect("writing");
-        make
+        let read = |name: &str| std::fs::read(certificates.file(name)).expect("reading");
+        let key_and_certificate = [read("server.key"), read("server.pem")].concat();
+        std::fs::write(certificates.file("both.pem"), key_and_certificate).expect("writing");
+        certificates
     }
 
     /// Returns the folder.
@@ -51,12 +52,12 @@ impl Certificates {
     }
 
     fn openssl(&self, arguments: &str) {
-        let ran = Command::new("openssl")
+        let output = Command::new("openssl")
             .args(arguments.split(' '))
             .current_dir(self.0.path())
             .output()
             .expect("openssl");
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{message}");
     }
 }

@@ -113,8 +113,12 @@ impl DedicatedServer {
     /// # Panics
     /// If it is not running.
     pub fn kill(&mut self) {
-        let ended = self.child.try_wait().expect("its state");
-        assert!(ended.is_none(), "{} had ended: {ended:?}", self.name);
+        let exit_status = self.child.try_wait().expect("its state");
+        assert!(
+            exit_status.is_none(),
+            "{} had ended: {exit_status:?}",
+            self.name
+        );
         self.child.kill().expect("a process");
         self.child.wait().expect("its end");
     }
@@ -131,12 +135,12 @@ impl DedicatedServer {
     /// If `redis-cli` is not installed.
     #[must_use]
     pub fn run_redis_command(&self, command: &[&str]) -> String {
-        let ran = Command::new("redis-cli")
+        let output = Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])
             .args(command)
             .output()
             .expect("redis-cli");
-        String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
     fn wait(&mut self) {
@@ -147,15 +151,15 @@ impl DedicatedServer {
             if status.expect("deploy/servers").success() {
                 return;
             }
-            let ended = self.child.try_wait().expect("its state");
-            if ended.is_some() || begun.elapsed() > START_MAX {
+            let exit_status = self.child.try_wait().expect("its state");
+            if exit_status.is_some() || begun.elapsed() > START_MAX {
                 let log = self.folder.path().join("log").join(self.name);
                 let log = std::fs::read_to_string(log.with_extension("log")).unwrap_or_default();
                 // The last lines contain the reason.
-                let last = log.lines().rev().take(LOG_LINES).collect::<Vec<_>>();
-                let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+                let last_lines = log.lines().rev().take(LOG_LINES).collect::<Vec<_>>();
+                let last_lines = last_lines.into_iter().rev().collect::<Vec<_>>().join("\n");
                 panic!(
-                    "{} does not answer ({ended:?}) after {:?}: {last}",
+                    "{} does not answer ({exit_status:?}) after {:?}: {last_lines}",
                     self.name,
                     begun.elapsed()
                 );

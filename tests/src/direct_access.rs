@@ -38,10 +38,10 @@ impl Cql {
     /// # Panics
     /// If the view does not exist.
     pub async fn id(&self, view: &str) -> String {
-        let found = self
+        let ids = self
             .read::<(String,)>("SELECT id FROM views WHERE name = ?", (view,))
             .await;
-        found.into_iter().next().expect("a view").0
+        ids.into_iter().next().expect("a view").0
     }
 
     /// Returns all rows of a query.
@@ -62,8 +62,8 @@ impl Cql {
     /// # Panics
     /// If the server refuses it.
     pub async fn run(&self, text: &str, values: impl SerializeRow) {
-        let ran = self.session.query_unpaged(text, values).await;
-        ran.unwrap_or_else(|e| panic!("{text}: {e}"));
+        let outcome = self.session.query_unpaged(text, values).await;
+        outcome.unwrap_or_else(|e| panic!("{text}: {e}"));
     }
 
     /// Runs a lightweight transaction. Returns whether it was applied, or why it failed.
@@ -71,8 +71,10 @@ impl Cql {
     /// # Panics
     /// If the statement is not a lightweight transaction.
     pub async fn try_apply(&self, text: &str, values: impl SerializeRow) -> Result<bool, String> {
-        let ran = self.session.query_unpaged(text, values).await;
-        let rows = ran.map_err(|error| error.to_string())?.into_rows_result();
+        let outcome = self.session.query_unpaged(text, values).await;
+        let rows = outcome
+            .map_err(|error| error.to_string())?
+            .into_rows_result();
         let row = rows.expect("an answer").first_row::<Row>().expect("a row");
         let applied = row.columns[0].as_ref().and_then(CqlValue::as_boolean);
         Ok(applied.expect("whether it was applied"))
@@ -100,19 +102,19 @@ impl Redis {
     /// # Panics
     /// If Redis does not answer.
     pub async fn keys(&mut self, begin: &str, end: &[u8]) -> Vec<Vec<u8>> {
-        let (mut cursor, mut found) = (0_u64, Vec::new());
+        let (mut cursor, mut matching) = (0_u64, Vec::new());
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(format!("{begin}*"));
             scan.arg("COUNT").arg(1_000);
             let page = scan.query_async(&mut self.0).await;
             let (next, keys): (u64, Vec<Vec<u8>>) = page.expect("keys");
-            found.extend(keys.into_iter().filter(|key| key.ends_with(end)));
+            matching.extend(keys.into_iter().filter(|key| key.ends_with(end)));
             cursor = next;
             if cursor == 0 {
-                found.sort();
-                found.dedup();
-                return found;
+                matching.sort();
+                matching.dedup();
+                return matching;
             }
         }
     }
@@ -121,12 +123,12 @@ impl Redis {
     ///
     /// # Panics
     /// If Redis refuses the command, or the reply has another type.
-    pub async fn ask<T: redis::FromRedisValue>(&mut self, name: &str, args: &[&[u8]]) -> T {
+    pub async fn run_command<T: redis::FromRedisValue>(&mut self, name: &str, args: &[&[u8]]) -> T {
         let mut command = redis::cmd(name);
         for arg in args {
             command.arg(*arg);
         }
-        let answer = command.query_async(&mut self.0).await;
-        answer.unwrap_or_else(|e| panic!("{name}: {e}"))
+        let reply = command.query_async(&mut self.0).await;
+        reply.unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 }

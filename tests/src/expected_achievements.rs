@@ -36,7 +36,7 @@ fn int(row: &Value, name: &str) -> i64 {
     row[name].as_i64().expect(name)
 }
 
-fn sorted(rows: &BTreeMap<i64, Value>) -> Vec<&Value> {
+fn sort_rows(rows: &BTreeMap<i64, Value>) -> Vec<&Value> {
     let mut sorted: Vec<&Value> = rows.values().collect();
     sorted.sort_by_key(|row| (int(row, "elapsed_time"), int(row, "effort_id")));
     sorted
@@ -53,8 +53,8 @@ impl ExpectedAchievements {
         offset: i64,
     ) {
         for board in BOARDS {
-            let now = board_of(truth, segment, board);
-            let entry = now
+            let entries = board_of(truth, segment, board);
+            let entry = entries
                 .into_iter()
                 .find(|row| int(row, "athlete_id") == athlete);
             let before = self
@@ -93,8 +93,9 @@ impl ExpectedAchievements {
     /// Returns the number of achievements of a kind.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
-        let all = self.achievements_by_athlete.values().flatten();
-        all.filter(|achievement| achievement["kind"] == kind)
+        let achievements = self.achievements_by_athlete.values().flatten();
+        achievements
+            .filter(|achievement| achievement["kind"] == kind)
             .count()
     }
 }
@@ -105,13 +106,13 @@ fn compare(
     changed: i64,
     has_records: bool,
 ) -> Vec<Value> {
-    let (old, new) = (sorted(before), sorted(after));
+    let (old, new) = (sort_rows(before), sort_rows(after));
     let rank = |athlete: i64| {
-        let place = new
+        let position = new
             .iter()
             .take(10)
             .position(|row| int(row, "athlete_id") == athlete);
-        place.map(|place| place + 1)
+        position.map(|position| position + 1)
     };
     let achievement = |kind: &str, row: &Value| {
         let mut achievement = row.clone();
@@ -129,23 +130,24 @@ fn compare(
         }
         achievements.extend(new.first().map(|row| achievement("crown", row)));
     }
-    let place = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
+    let sort_key = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
     for row in new.iter().take(10).skip(1) {
         let athlete = int(row, "athlete_id");
-        let had = old
+        let old_entry = old
             .iter()
             .take(10)
             .find(|old| int(old, "athlete_id") == athlete);
-        let is_better = athlete == changed && had.is_some_and(|had| place(row) < place(had));
-        if had.is_none() || is_better {
+        let is_better = athlete == changed
+            && old_entry.is_some_and(|old_entry| sort_key(row) < sort_key(old_entry));
+        if old_entry.is_none() || is_better {
             achievements.push(achievement("top_ten", row));
         }
     }
     if has_records
-        && let (Some(had), Some(has)) = (before.get(&changed), after.get(&changed))
-        && int(has, "elapsed_time") < int(had, "elapsed_time")
+        && let (Some(old_entry), Some(new_entry)) = (before.get(&changed), after.get(&changed))
+        && int(new_entry, "elapsed_time") < int(old_entry, "elapsed_time")
     {
-        achievements.push(achievement("personal_record", has));
+        achievements.push(achievement("personal_record", new_entry));
     }
     achievements
 }

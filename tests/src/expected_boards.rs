@@ -75,7 +75,7 @@ impl ExpectedEntities {
         let row: Value = serde_json::from_str(line).expect("a line");
         let id = |name: &str| int(&row, name).expect(name);
         let version = |row: &Value| int(row, "version").unwrap_or(0);
-        let (stored, fixed): (Option<&Value>, &[&str]) = match source {
+        let (stored, immutable_columns): (Option<&Value>, &[&str]) = match source {
             "efforts" => (self.efforts.get(&id("id")), &["segment_id", "athlete_id"]),
             "athletes" => (self.athletes.get(&id("id")), &[]),
             "clubs" => (self.clubs.get(&(id("club_id"), id("athlete_id"))), &[]),
@@ -90,7 +90,10 @@ impl ExpectedEntities {
             other => panic!("{other}"),
         };
         if let Some(stored) = stored {
-            if fixed.iter().any(|name| stored.get(*name) != row.get(*name)) {
+            if immutable_columns
+                .iter()
+                .any(|name| stored.get(*name) != row.get(*name))
+            {
                 return false;
             }
             if version(stored) > version(&row) {
@@ -138,19 +141,19 @@ impl ExpectedEntities {
             .values()
             .filter(|effort| int(effort, "segment_id") == Some(segment) && self.is_visible(effort));
         let athletes: Vec<i64> = visible.filter_map(|row| int(row, "athlete_id")).collect();
-        let different: BTreeSet<&i64> = athletes.iter().collect();
-        (athletes.len() as u64, different.len() as u64)
+        let distinct: BTreeSet<&i64> = athletes.iter().collect();
+        (athletes.len() as u64, distinct.len() as u64)
     }
 
     /// Returns the number of an athlete's efforts on a segment.
     #[must_use]
     pub fn efforts_of(&self, segment: i64, athlete: i64) -> u64 {
-        let own = self.efforts.values().filter(|effort| {
+        let efforts = self.efforts.values().filter(|effort| {
             int(effort, "segment_id") == Some(segment)
                 && int(effort, "athlete_id") == Some(athlete)
                 && self.is_visible(effort)
         });
-        own.count() as u64
+        efforts.count() as u64
     }
 
     /// Returns the number of distinct athletes connected to an application.
@@ -189,9 +192,9 @@ impl ExpectedEntities {
             }
             let athlete = int(effort, "athlete_id").expect("an athlete");
             let time = int(effort, "elapsed_time").expect("a time");
-            let place = best.entry(athlete).or_insert((time, *id, effort));
-            if (time, *id) < (place.0, place.1) {
-                *place = (time, *id, effort);
+            let best_effort = best.entry(athlete).or_insert((time, *id, effort));
+            if (time, *id) < (best_effort.0, best_effort.1) {
+                *best_effort = (time, *id, effort);
             }
         }
         let mut rows: Vec<(i64, i64, i64, &Value)> = best
@@ -231,11 +234,11 @@ impl ExpectedEntities {
             let follow = self.follows.get(&(follower, athlete));
             athlete == follower || follow.is_some_and(|row| !is_deleted(row))
         });
-        in_window && in_club && is_followed && self.is_on(&query.board, athlete, day)
+        in_window && in_club && is_followed && self.is_on_board(&query.board, athlete, day)
     }
 
-    fn is_on(&self, board: &str, athlete: i64, day: Date) -> bool {
-        let Some((kind, which)) = board.split_once(':') else {
+    fn is_on_board(&self, board: &str, athlete: i64, day: Date) -> bool {
+        let Some((kind, division)) = board.split_once(':') else {
             return true;
         };
         let athlete = self.athletes.get(&athlete);
@@ -245,15 +248,15 @@ impl ExpectedEntities {
                 .and_then(Value::as_f64)
         };
         if kind == "gender" {
-            return athlete.and_then(|row| row.get("gender")) == Some(&json!(which));
+            return athlete.and_then(|row| row.get("gender")) == Some(&json!(division));
         }
-        let (lowest, highest) = match which.split_once('-') {
+        let (lowest, highest) = match division.split_once('-') {
             Some((lowest, highest)) => (
                 lowest.parse::<f64>().expect("a number"),
                 highest.parse::<f64>().expect("a number"),
             ),
             None => (
-                which.trim_end_matches('+').parse().expect("a number"),
+                division.trim_end_matches('+').parse().expect("a number"),
                 f64::MAX,
             ),
         };
@@ -270,7 +273,7 @@ impl ExpectedEntities {
 
 fn started_at(effort: &Value) -> Timestamp {
     let text = effort["started_at"].as_str().expect("a time");
-    let at: Timestamp = text.parse().expect("an instant");
-    let micros = at.as_nanosecond().div_euclid(1000);
+    let instant: Timestamp = text.parse().expect("an instant");
+    let micros = instant.as_nanosecond().div_euclid(1000);
     Timestamp::from_microsecond(micros.try_into().expect("in range")).expect("in range")
 }

@@ -26,20 +26,20 @@ pub fn copy(from: &Path, to: &Path) {
 /// If a folder cannot be read.
 #[must_use]
 pub fn files(folder: &Path) -> Vec<PathBuf> {
-    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(&next).expect("a folder").flatten() {
             let path = entry.path();
             let kind = if path.is_dir() {
                 &mut folders
             } else {
-                &mut found
+                &mut files
             };
             kind.push(path);
         }
     }
-    found.sort_unstable();
-    found
+    files.sort_unstable();
+    files
 }
 
 /// Waits until this process has closed all files of a folder. SQLite connections close on threads

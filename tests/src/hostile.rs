@@ -119,7 +119,7 @@ static SERVICE: LazyLock<RunningService> = LazyLock::new(|| {
     let runtime = Runtime::new().expect("a runtime");
     let (world, serving) = runtime.block_on(async {
         let world = World::new().await;
-        filled(&world).await;
+        ingest_and_run(&world).await;
         let serving = world.serving();
         (world, serving)
     });
@@ -130,30 +130,30 @@ static SERVICE: LazyLock<RunningService> = LazyLock::new(|| {
     }
 });
 
-/// A folder left by an installation with runs. The file names in its manifests are random, so a
+/// The data folder of an installation with runs. The file names in its manifests are random, so a
 /// fuzzer keeps using the folder that it has.
-static LEFT_FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    let kept = fuzz_folder().map(|folder| folder.join("installation"));
-    if let Some(kept) = kept.as_ref().filter(|kept| kept.exists()) {
-        return kept.clone();
+static INSTALLATION_FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let cached = fuzz_folder().map(|folder| folder.join("installation"));
+    if let Some(cached) = cached.as_ref().filter(|cached| cached.exists()) {
+        return cached.clone();
     }
-    let made = tempfile::tempdir().expect("a folder").keep();
+    let created = tempfile::tempdir().expect("a folder").keep();
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let world = World::open(&made).await;
-        filled(&world).await;
+        let world = World::open(&created).await;
+        ingest_and_run(&world).await;
         drop(world);
-        crate::folder::wait_until_closed(&made).await;
+        crate::folder::wait_until_closed(&created).await;
     });
-    let Some(kept) = kept else { return made };
-    let new = kept.with_extension("new");
-    crate::folder::copy(&made, &new);
-    fs::rename(new, &kept).expect("a folder");
-    kept
+    let Some(cached) = cached else { return created };
+    let new = cached.with_extension("new");
+    crate::folder::copy(&created, &new);
+    fs::rename(new, &cached).expect("a folder");
+    cached
 });
 
 /// Ingests plays, runs a batch over them, and ingests newer ones.
-async fn filled(world: &World) {
+async fn ingest_and_run(world: &World) {
     let play = |number: i64| {
         format!(
             r#"{{"event_id":"e{number}","track_id":{},"owner_id":{},"listener_id":{number},"kind":"play","country":"DE","at":"2026-03-0{}T10:00:00Z"}}"#,
@@ -248,8 +248,8 @@ fn keys(bytes: &[u8]) {
             job.name()
         );
         if let Ok(values) = values {
-            let made = shape.encode_values(&values);
-            assert_eq!(made.as_deref(), Ok(bytes), "{}", job.name());
+            let encoded = shape.encode_values(&values);
+            assert_eq!(encoded.as_deref(), Ok(bytes), "{}", job.name());
         }
     }
 }
@@ -264,8 +264,8 @@ fn definitions(bytes: &[u8]) {
     fs::write(folder.join("job.toml"), definition).expect("a file");
     fs::write(folder.join("query.sql"), sql).expect("a file");
     if let Err(error) = Catalog::read(root.path()) {
-        let said = error.to_string();
-        assert!(said.contains("strange"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("strange"), "{message}");
     }
 }
 
@@ -278,9 +278,9 @@ fn questions(bytes: &[u8]) {
     let RunningService {
         runtime, serving, ..
     } = &*SERVICE;
-    let answer = runtime.block_on(async { timeout(CHECK_TIMEOUT, serving.get(&path)).await });
+    let response = runtime.block_on(async { timeout(CHECK_TIMEOUT, serving.get(&path)).await });
     // An invalid path does not reach the service.
-    let Ok((status, body)) = answer.expect("an answer in time") else {
+    let Ok((status, body)) = response.expect("an answer in time") else {
         return;
     };
     assert!(status < 500, "{path}: {status} {body}");
@@ -294,7 +294,7 @@ fn questions(bytes: &[u8]) {
 fn with_cursor(path: &str) -> String {
     match path.split_once(OPEN_CURSOR) {
         None => path.to_owned(),
-        Some((before, inside)) => format!("{before}cursor={}", URL_SAFE_NO_PAD.encode(inside)),
+        Some((before, text)) => format!("{before}cursor={}", URL_SAFE_NO_PAD.encode(text)),
     }
 }
 
@@ -304,13 +304,13 @@ fn open_cursors() -> impl Iterator<Item = String> {
         runtime, serving, ..
     } = &*SERVICE;
     let open = |path: &&str| {
-        let answer = runtime.block_on(serving.get(path));
-        let (_, body) = answer.expect("an answer");
+        let response = runtime.block_on(serving.get(path));
+        let (_, body) = response.expect("an answer");
         let page: serde_json::Value = serde_json::from_str(&body).expect("a page");
         let cursor = page["cursor"].as_str();
         let cursor = cursor.unwrap_or_else(|| panic!("{path}: {body}"));
-        let inside = URL_SAFE_NO_PAD.decode(cursor).expect("a cursor");
-        format!("{path}&{OPEN_CURSOR}{}", String::from_utf8_lossy(&inside))
+        let text = URL_SAFE_NO_PAD.decode(cursor).expect("a cursor");
+        format!("{path}&{OPEN_CURSOR}{}", String::from_utf8_lossy(&text))
     };
     PAGED.iter().map(open)
 }
@@ -329,15 +329,15 @@ fn record_cases() -> Vec<Vec<u8>> {
 
 /// Decodes bytes from two hexadecimal digits each.
 fn from_hex(line: &str) -> Vec<u8> {
-    let at = (0..line.len()).step_by(2);
-    let bytes = at.map(|at| u8::from_str_radix(&line[at..at + 2], 16));
+    let index = (0..line.len()).step_by(2);
+    let bytes = index.map(|index| u8::from_str_radix(&line[index..index + 2], 16));
     bytes.collect::<Result<_, _>>().expect("digits")
 }
 
 fn question_cases() -> Vec<Vec<u8>> {
-    let open = open_cursors().map(String::into_bytes);
+    let cursors = open_cursors().map(String::into_bytes);
     lines(include_str!("../hostile/cases/questions.txt"))
-        .chain(open)
+        .chain(cursors)
         .collect()
 }
 
@@ -349,8 +349,8 @@ fn definition_cases() -> Vec<Vec<u8>> {
     let text = |path: PathBuf| fs::read_to_string(path).expect("a file");
     let cases = views.map(|view| {
         let definition = text(view.path().join("job.toml"));
-        let alone = definition.lines().filter(|line| !line.starts_with("over"));
-        let definition = alone.collect::<Vec<_>>().join("\n");
+        let lines = definition.lines().filter(|line| !line.starts_with("over"));
+        let definition = lines.collect::<Vec<_>>().join("\n");
         let sql = text(view.path().join("query.sql"));
         [definition.as_str(), BETWEEN_FILES, &sql]
             .concat()
@@ -362,7 +362,7 @@ fn definition_cases() -> Vec<Vec<u8>> {
 /// Returns row keys of each view.
 fn key_cases() -> Vec<Vec<u8>> {
     let jobs = CATALOG.jobs().iter();
-    let made = jobs.filter_map(|job| {
+    let encoded = jobs.filter_map(|job| {
         let columns = job.row().0.iter();
         let values = columns.map(|column| match column.kind {
             KeyKind::Int => KeyValue::Int(-7),
@@ -372,31 +372,31 @@ fn key_cases() -> Vec<Vec<u8>> {
         });
         job.row().encode_values(&values.collect::<Vec<_>>()).ok()
     });
-    made.collect()
+    encoded.collect()
 }
 
 /// Returns the contents of each manifest, after the byte that selects it.
 fn manifest_cases() -> Vec<Vec<u8>> {
-    let all = manifest_files(&LEFT_FOLDER);
-    assert!(all.len() > 3, "{all:?}");
-    let case = |(which, path): (u8, PathBuf)| {
+    let files = manifest_files(&INSTALLATION_FOLDER);
+    assert!(files.len() > 3, "{files:?}");
+    let case = |(selector, path): (u8, PathBuf)| {
         let bytes = fs::read(path).expect("a manifest");
         let body = bytes.split(|byte| *byte == b'\n').next();
-        [&[which], body.unwrap_or_default()].concat()
+        [&[selector], body.unwrap_or_default()].concat()
     };
-    (0..).zip(all).map(case).collect()
+    (0..).zip(files).map(case).collect()
 }
 
 /// Replaces one manifest of an installation, with a valid checksum. The next run ends with a report
 /// or an error.
 fn manifests(bytes: &[u8]) {
-    let Some((which, body)) = bytes.split_first() else {
+    let Some((selector, body)) = bytes.split_first() else {
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
-    crate::folder::copy(&LEFT_FOLDER, folder.path());
-    let all = manifest_files(folder.path());
-    let path = &all[usize::from(*which) % all.len()];
+    crate::folder::copy(&INSTALLATION_FOLDER, folder.path());
+    let files = manifest_files(folder.path());
+    let path = &files[usize::from(*selector) % files.len()];
     let mut file = body.to_vec();
     let checksum = format!("\n{{\"xxh3\":\"{:016x}\"}}\n", xxh3_64(body));
     file.extend_from_slice(checksum.as_bytes());
@@ -411,9 +411,9 @@ fn manifests(bytes: &[u8]) {
 
 /// Returns the manifests of an installation in a fixed order.
 fn manifest_files(folder: &Path) -> Vec<PathBuf> {
-    let all = crate::folder::files(&folder.join("archive")).into_iter();
-    let found = all.filter(|path| fs::read(path).is_ok_and(|bytes| has_checksum(&bytes)));
-    found.collect()
+    let files = crate::folder::files(&folder.join("archive")).into_iter();
+    let manifests = files.filter(|path| fs::read(path).is_ok_and(|bytes| has_checksum(&bytes)));
+    manifests.collect()
 }
 
 fn has_checksum(bytes: &[u8]) -> bool {

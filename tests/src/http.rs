@@ -35,20 +35,20 @@ impl Client {
     /// Gets a path and expects JSON, without blocking the runtime.
     ///
     /// # Panics
-    /// If the answer is not 200 and JSON.
-    pub async fn ask(&self, path: &str) -> Value {
+    /// If the response is not 200 and JSON.
+    pub async fn fetch_json(&self, path: &str) -> Value {
         let client = self.clone();
-        let asked = path.to_owned();
-        let answer = tokio::task::spawn_blocking(move || client.json(&asked)).await;
-        answer.unwrap_or_else(|e| panic!("{path}: {e}"))
+        let owned_path = path.to_owned();
+        let response = tokio::task::spawn_blocking(move || client.get_json(&owned_path)).await;
+        response.unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
     /// Gets a path and expects JSON.
     ///
     /// # Panics
-    /// If the answer is not 200 and JSON.
+    /// If the response is not 200 and JSON.
     #[must_use]
-    pub fn json(&self, path: &str) -> Value {
+    pub fn get_json(&self, path: &str) -> Value {
         let (status, body) = self.get(path);
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
@@ -61,13 +61,16 @@ impl Client {
     #[must_use]
     pub fn get(&self, path: &str) -> (u16, String) {
         let url = format!("{}{path}", self.base);
-        let mut answer = self
+        let mut response = self
             .agent
             .get(&url)
             .call()
             .unwrap_or_else(|e| panic!("{url}: {e}"));
-        let status = answer.status().as_u16();
-        (status, answer.body_mut().read_to_string().expect("a body"))
+        let status = response.status().as_u16();
+        (
+            status,
+            response.body_mut().read_to_string().expect("a body"),
+        )
     }
 
     /// Posts a body to a path; returns status and body.
@@ -77,13 +80,16 @@ impl Client {
     #[must_use]
     pub fn post(&self, path: &str, body: &[u8]) -> (u16, String) {
         let url = format!("{}{path}", self.base);
-        let mut answer = self
+        let mut response = self
             .agent
             .post(&url)
             .send(body)
             .unwrap_or_else(|e| panic!("{url}: {e}"));
-        let status = answer.status().as_u16();
-        (status, answer.body_mut().read_to_string().expect("a body"))
+        let status = response.status().as_u16();
+        (
+            status,
+            response.body_mut().read_to_string().expect("a body"),
+        )
     }
 
     /// Posts to a path with an `Accept` header; returns status, content type and body.
@@ -93,12 +99,12 @@ impl Client {
     #[must_use]
     pub fn post_for(&self, accept: &str, path: &str, body: &[u8]) -> (u16, String, String) {
         let url = format!("{}{path}", self.base);
-        let answer = self.agent.post(&url).header("accept", accept).send(body);
-        let mut answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
-        let kind = answer.headers().get("content-type");
+        let response = self.agent.post(&url).header("accept", accept).send(body);
+        let mut response = response.unwrap_or_else(|e| panic!("{url}: {e}"));
+        let kind = response.headers().get("content-type");
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let (status, kind) = (answer.status().as_u16(), kind.to_owned());
-        let body = answer.body_mut().read_to_string().expect("a body");
+        let (status, kind) = (response.status().as_u16(), kind.to_owned());
+        let body = response.body_mut().read_to_string().expect("a body");
         (status, kind, body)
     }
 
@@ -109,10 +115,13 @@ impl Client {
     #[must_use]
     pub fn patch(&self, path: &str, body: &[u8]) -> (u16, String) {
         let url = format!("{}{path}", self.base);
-        let answer = self.agent.patch(&url).send(body);
-        let mut answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
-        let status = answer.status().as_u16();
-        (status, answer.body_mut().read_to_string().expect("a body"))
+        let response = self.agent.patch(&url).send(body);
+        let mut response = response.unwrap_or_else(|e| panic!("{url}: {e}"));
+        let status = response.status().as_u16();
+        (
+            status,
+            response.body_mut().read_to_string().expect("a body"),
+        )
     }
 
     /// Deletes a path; returns status and body.
@@ -122,9 +131,12 @@ impl Client {
     #[must_use]
     pub fn delete(&self, path: &str) -> (u16, String) {
         let url = format!("{}{path}", self.base);
-        let answer = self.agent.delete(&url).call();
-        let mut answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
-        let status = answer.status().as_u16();
-        (status, answer.body_mut().read_to_string().expect("a body"))
+        let response = self.agent.delete(&url).call();
+        let mut response = response.unwrap_or_else(|e| panic!("{url}: {e}"));
+        let status = response.status().as_u16();
+        (
+            status,
+            response.body_mut().read_to_string().expect("a body"),
+        )
     }
 }

@@ -6,7 +6,7 @@ use schemas::source::Source;
 use stores::{Stores, StoresOptions};
 use tempfile::TempDir;
 
-use crate::process::{CONFIG, command, run_with_input, succeeded};
+use crate::process::{CONFIG, check_success, command, run_with_input};
 use crate::servers::{self, Addresses};
 use crate::world::World;
 
@@ -53,8 +53,8 @@ impl Installation {
     /// If a server is unavailable.
     #[must_use]
     pub fn on_servers() -> Self {
-        let at = Addresses::default();
-        Self::with_addresses(&at, "")
+        let addresses = Addresses::default();
+        Self::with_addresses(&addresses, "")
     }
 
     /// Creates and migrates an installation on servers; `more` is appended to its configuration.
@@ -62,8 +62,8 @@ impl Installation {
     /// # Panics
     /// If a server is unavailable.
     #[must_use]
-    pub fn with_addresses(at: &Addresses, more: &str) -> Self {
-        Self::with_partitions(2, at, more)
+    pub fn with_addresses(addresses: &Addresses, extra_config: &str) -> Self {
+        Self::with_partitions(2, addresses, extra_config)
     }
 
     /// Creates and migrates an installation on servers with this many partitions in each topic.
@@ -71,14 +71,14 @@ impl Installation {
     /// # Panics
     /// If a server is unavailable.
     #[must_use]
-    pub fn with_partitions(partitions: u32, at: &Addresses, more: &str) -> Self {
-        let mut place = Self::embedded();
-        place.partitions = partitions;
-        place.options = Some(servers::options(&place.data, at));
-        std::fs::create_dir_all(&place.data).expect("a folder");
-        place.configure(CONFIG, at, more);
-        place.migrate();
-        place
+    pub fn with_partitions(partitions: u32, addresses: &Addresses, extra_config: &str) -> Self {
+        let mut installation = Self::embedded();
+        installation.partitions = partitions;
+        installation.options = Some(servers::options(&installation.data, addresses));
+        std::fs::create_dir_all(&installation.data).expect("a folder");
+        installation.configure(CONFIG, addresses, extra_config);
+        installation.migrate();
+        installation
     }
 
     /// Creates all tables and topics, with a longer timeout than the configuration under test has.
@@ -91,7 +91,7 @@ impl Installation {
                 migrate.env(name, MIGRATE_MS);
             }
         }
-        succeeded(&mut migrate, &args);
+        check_success(&mut migrate, &args);
     }
 
     /// Writes another configuration of an installation on servers, for processes that reach them at
@@ -99,9 +99,10 @@ impl Installation {
     ///
     /// # Panics
     /// If it cannot be written, or the installation is embedded.
-    pub fn configure(&self, name: &str, at: &Addresses, more: &str) {
+    pub fn configure(&self, name: &str, addresses: &Addresses, extra_config: &str) {
         let options = self.options.as_ref().expect("servers");
-        let config = servers::configuration(&options.namespace, at, self.partitions) + more;
+        let config =
+            servers::configuration(&options.namespace, addresses, self.partitions) + extra_config;
         std::fs::write(self.data.join(name), config).expect("a configuration");
     }
 

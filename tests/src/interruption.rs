@@ -14,7 +14,7 @@ pub async fn interrupt_randomly<R: Rng>(
 ) {
     #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted below")]
     let mut task = tokio::spawn(work);
-    let cut = rng.random_bool(0.5);
+    let interrupts = rng.random_bool(0.5);
     let wait = Duration::from_millis(rng.random_range(0..wait_ms_max));
     let deadline = tokio::time::Instant::now() + wait;
     loop {
@@ -23,7 +23,7 @@ pub async fn interrupt_randomly<R: Rng>(
                 ended.expect("the work");
                 return;
             }
-            () = tokio::time::sleep_until(deadline), if cut => {
+            () = tokio::time::sleep_until(deadline), if interrupts => {
                 task.abort();
                 drop(task.await);
                 return;

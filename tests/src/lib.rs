@@ -1,7 +1,7 @@
 //! Shared test library: an independent recount, an installation in one process, the binary as
 //! processes, and the conformance suite of the stores.
 
-#![expect(clippy::panic, reason = "what does not hold ends the test")]
+#![expect(clippy::panic, reason = "a failed check ends the test")]
 
 pub mod boards;
 pub mod catalog;

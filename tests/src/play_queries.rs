@@ -33,7 +33,7 @@ const ZONES: [&str; 5] = [
     "America/St_Johns",
     "America/Sao_Paulo",
 ];
-const BY: [(&str, &str); 5] = [
+const BREAKDOWNS: [(&str, &str); 5] = [
     ("track", "track_id"),
     ("listener", "listener_id"),
     ("country", "country"),
@@ -48,7 +48,7 @@ const SECONDS: i64 = 7 * 86_400;
 #[derive(Debug)]
 pub struct PlayGenerator {
     rng: SmallRng,
-    next: u64,
+    next_id: u64,
     sent: Vec<String>,
 }
 
@@ -58,13 +58,13 @@ impl PlayGenerator {
     pub fn new(seed: u64) -> Self {
         Self {
             rng: SmallRng::seed_from_u64(seed),
-            next: 0,
+            next_id: 0,
             sent: Vec::new(),
         }
     }
 
     /// Returns plays with event ids that no other generator uses.
-    pub fn apart(&mut self, prefix: &str, count: usize) -> Vec<String> {
+    pub fn generate_with_prefix(&mut self, prefix: &str, count: usize) -> Vec<String> {
         let lines = self.lines(count).into_iter();
         lines
             .map(|line| line.replace("\"event_id\":\"e", &format!("\"event_id\":\"{prefix}")))
@@ -86,13 +86,13 @@ impl PlayGenerator {
             _ => {}
         }
         let seconds = FIRST_SECOND + rng.random_range(0..SECONDS / 300) * 300;
-        let at = Timestamp::from_second(seconds).expect("in range");
+        let time = Timestamp::from_second(seconds).expect("in range");
         let mut play = json!({
-            "event_id": format!("e{}", self.next),
+            "event_id": format!("e{}", self.next_id),
             "track_id": rng.random_range(10..14),
             "owner_id": rng.random_range(1..5),
             "kind": if rng.random_bool(0.8) { "play" } else { "download" },
-            "at": at.to_string(),
+            "at": time.to_string(),
         });
         let mut maybe = |name: &str, values: &[Value]| {
             if rng.random_bool(0.6) {
@@ -109,7 +109,7 @@ impl PlayGenerator {
         if rng.random_bool(0.1) {
             play["amount"] = json!(rng.random_range(-3..10));
         }
-        self.next += 1;
+        self.next_id += 1;
         let line = play.to_string();
         self.sent.push(line.clone());
         line
@@ -153,7 +153,7 @@ pub async fn check_random_query(world: &World, client: &Client, rng: &mut SmallR
     if matches!(query.kind, Kind::SingleLayer("realtime")) && world.was_live_damaged() {
         return;
     }
-    let counted = world.counted().await;
+    let counted = world.counted_positions().await;
     let Some(answer) = ask(world, client, &query.path).await else {
         return;
     };
@@ -181,7 +181,7 @@ pub async fn check_random_query(world: &World, client: &Client, rng: &mut SmallR
         let holds = position
             .iter()
             .zip(&counted)
-            .all(|(at, counted)| at >= counted);
+            .all(|(read, counted)| read >= counted);
         assert!(holds, "{}: {counted:?} were counted: {answer}", query.path);
     } else {
         assert!(world.is_disturbed(), "{}: {answer}", query.path);
@@ -221,7 +221,7 @@ impl PlayQuery {
             let text = value
                 .as_str()
                 .map_or_else(|| value.to_string(), str::to_owned);
-            write!(query, "&{name}={}", escaped(&text)).expect("a string");
+            write!(query, "&{name}={}", percent_encode(&text)).expect("a string");
         }
         let zone_name = *ZONES.choose(rng).expect("zones");
         let zone = TimeZone::get(zone_name).expect("a zone");
@@ -229,7 +229,7 @@ impl PlayQuery {
         write!(query, "&tz={zone_name}&{time}").expect("a string");
         let bounded = range.0.is_some();
         let question = Question { filters, range };
-        let (what, kind, more) = match rng.random_range(0..12) {
+        let (endpoint, kind, parameters) = match rng.random_range(0..12) {
             3..=4 => ("uniques", Kind::Listeners, String::new()),
             5 => {
                 let layer = *["batch", "realtime"].choose(rng).expect("layers");
@@ -250,7 +250,7 @@ impl PlayQuery {
                 )
             }
             1 | 9..=10 => {
-                let (by, field) = *BY.choose(rng).expect("fields");
+                let (by, field) = *BREAKDOWNS.choose(rng).expect("fields");
                 (
                     "breakdown",
                     Kind::Breakdown { field },
@@ -258,18 +258,18 @@ impl PlayQuery {
                 )
             }
             _ => {
-                let before = earlier(&question).filter(|_| time.contains('T'));
-                let more = if before.is_some() {
+                let before = preceding_period(&question).filter(|_| time.contains('T'));
+                let parameters = if before.is_some() {
                     "&compare=previous"
                 } else {
                     ""
                 };
-                ("total", Kind::Total { before }, more.to_owned())
+                ("total", Kind::Total { before }, parameters.to_owned())
             }
         };
         let query = query.trim_start_matches('&');
         Self {
-            path: format!("/api/v1/stats/plays/{what}?{query}{more}"),
+            path: format!("/api/v1/stats/plays/{endpoint}?{query}{parameters}"),
             kind,
             question,
         }
@@ -290,8 +290,8 @@ impl PlayQuery {
     /// If they differ.
     pub fn check(&self, answer: &Value, truth: &Recount) {
         let (got, want) = match &self.kind {
-            Kind::Total { before } => total(answer, truth, &self.question, before.as_ref()),
-            Kind::SingleLayer(_) => total(answer, truth, &self.question, None),
+            Kind::Total { before } => compare_total(answer, truth, &self.question, before.as_ref()),
+            Kind::SingleLayer(_) => compare_total(answer, truth, &self.question, None),
             Kind::Listeners => {
                 // So few listeners are counted exactly.
                 let listeners = truth.breakdown(&self.question, "listener_id");
@@ -308,7 +308,7 @@ impl PlayQuery {
                 let series = truth.series(&self.question, interval, zone);
                 let want = series
                     .iter()
-                    .map(|(at, count)| json!([at.to_string(), count]))
+                    .map(|(start, count)| json!([start.to_string(), count]))
                     .collect();
                 (Value::Array(got), Value::Array(want))
             }
@@ -341,7 +341,7 @@ async fn ask(world: &World, client: &Client, path: &str) -> Option<Value> {
     Some(answer)
 }
 
-fn total(
+fn compare_total(
     answer: &Value,
     truth: &Recount,
     question: &Question,
@@ -370,7 +370,7 @@ fn total(
 }
 
 /// Returns the question about the preceding period of the same length.
-fn earlier(question: &Question) -> Option<Question> {
+fn preceding_period(question: &Question) -> Option<Question> {
     let (Some(from), Some(to)) = question.range else {
         return None;
     };
@@ -453,7 +453,7 @@ fn random_period(rng: &mut SmallRng, zone: &TimeZone) -> (QueryPeriod, String) {
     }
 }
 
-fn escaped(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

@@ -10,9 +10,9 @@ pub fn play(event: impl Display, fields: Value) -> String {
         "event_id": event.to_string(), "track_id": 1, "owner_id": 1, "kind": "play",
         "at": "2026-03-05T11:00:00Z",
     });
-    let (Value::Object(all), Value::Object(fields)) = (&mut play, fields) else {
+    let (Value::Object(object), Value::Object(fields)) = (&mut play, fields) else {
         panic!("the fields of a play are an object");
     };
-    all.extend(fields);
+    object.extend(fields);
     play.to_string()
 }

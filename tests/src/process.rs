@@ -70,12 +70,12 @@ pub fn run(data: &Path, args: &[&str]) -> Output {
 ///
 /// # Panics
 /// If it fails.
-pub fn done(data: &Path, args: &[&str]) -> String {
-    succeeded(&mut command(data, args), args)
+pub fn run_ok(data: &Path, args: &[&str]) -> String {
+    check_success(&mut command(data, args), args)
 }
 
 /// Runs a command with these arguments that must succeed; returns its standard output.
-pub(crate) fn succeeded(command: &mut Command, args: &[&str]) -> String {
+pub(crate) fn check_success(command: &mut Command, args: &[&str]) -> String {
     let output = command.stdin(Stdio::null()).output();
     let output = output.expect("starting the binary");
     let err = String::from_utf8_lossy(&output.stderr);
@@ -174,21 +174,21 @@ impl Process {
     #[must_use]
     pub fn outputs(&self) -> [String; 2] {
         let read = |file: &NamedTempFile| std::fs::read(file.path()).unwrap_or_default();
-        [0, 1].map(|of| String::from_utf8_lossy(&read(&self.outputs[of])).into_owned())
+        [0, 1].map(|index| String::from_utf8_lossy(&read(&self.outputs[index])).into_owned())
     }
 
     /// Waits until its standard output or log contains this text; returns both outputs.
     ///
     /// # Panics
     /// If the text does not appear in time.
-    pub async fn wait_for_output(&self, what: &str) -> String {
+    pub async fn wait_for_output(&self, expected: &str) -> String {
         let begun = Instant::now();
         loop {
             let text = self.outputs().concat();
-            if text.contains(what) {
+            if text.contains(expected) {
                 return text;
             }
-            assert!(begun.elapsed() < OUTPUT_WAIT, "{what}: {text}");
+            assert!(begun.elapsed() < OUTPUT_WAIT, "{expected}: {text}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -226,8 +226,8 @@ impl Process {
     /// If waiting fails.
     #[must_use]
     pub fn finish(mut self) -> (bool, [String; 2]) {
-        let ended = self.child.wait().expect("its end");
-        (ended.success(), self.outputs())
+        let status = self.child.wait().expect("its end");
+        (status.success(), self.outputs())
     }
 
     /// Waits for its end and returns its resource usage too, as of the last call of
@@ -249,11 +249,12 @@ impl Process {
 
     /// Measures its resource usage so far, which is unavailable once it has ended.
     pub fn measure_usage(&mut self) {
-        let of = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id()));
-        let status = of("status").unwrap_or_default();
+        let read_proc =
+            |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id()));
+        let status = read_proc("status").unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        let cpu_s = cpu_s(&of("stat").unwrap_or_default());
+        let cpu_s = cpu_s(&read_proc("stat").unwrap_or_default());
         self.usage.memory_bytes = self.usage.memory_bytes.max(kib.unwrap_or(0) * 1_024);
         self.usage.cpu_s = cpu_s.unwrap_or(self.usage.cpu_s);
     }
@@ -273,10 +274,10 @@ impl Process {
     /// # Panics
     /// If waiting fails.
     pub fn kill(mut self) -> bool {
-        let running = self.child.try_wait().expect("its state").is_none();
+        let was_running = self.child.try_wait().expect("its state").is_none();
         self.child.kill().ok();
         self.child.wait().expect("its end");
-        running
+        was_running
     }
 
     /// Waits for its end; returns whether it succeeded.
@@ -334,12 +335,12 @@ impl Server {
             let mut line = String::new();
             let read = lines.read_line(&mut line).expect("its output");
             assert!(read > 0, "the server ended; its output: {text}");
-            if let Some(at) = line.find("http://") {
-                let rest = &line[at..];
-                let end = rest
+            if let Some(start) = line.find("http://") {
+                let url = &line[start..];
+                let end = url
                     .find(|c: char| c.is_whitespace() || c == '"')
-                    .unwrap_or(rest.len());
-                break rest[..end].trim_end_matches('/').to_owned();
+                    .unwrap_or(url.len());
+                break url[..end].trim_end_matches('/').to_owned();
             }
             text.push_str(&line);
         };
@@ -365,12 +366,12 @@ impl Server {
 fn memory_bytes(child: &Child) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
     let status = status.expect("its status");
-    let of = |name: &str| {
+    let parse_bytes = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         kib.expect("a number") * 1_024
     };
-    (of("VmRSS:"), of("VmHWM:"))
+    (parse_bytes("VmRSS:"), parse_bytes("VmHWM:"))
 }
 
 impl Drop for Server {

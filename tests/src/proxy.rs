@@ -18,7 +18,7 @@ pub enum Holds {
     /// Data from clients.
     Requests,
     /// Data from servers.
-    Answers,
+    Replies,
     /// Everything.
     Everything,
 }
@@ -34,7 +34,7 @@ impl Holds {
         match self {
             Self::Nothing => false,
             Self::Requests => direction == Direction::ToServer,
-            Self::Answers => direction == Direction::ToClient,
+            Self::Replies => direction == Direction::ToClient,
             Self::Everything => true,
         }
     }
@@ -47,15 +47,15 @@ pub struct Gate {
     /// Incremented to close all connections.
     cuts: watch::Sender<u64>,
     /// Number of chunks that may pass before the delayed hold begins; negative if none is planned.
-    left: AtomicI64,
-    then: Mutex<Holds>,
-    /// A text in requests whose answers are to be held.
-    unanswered: Mutex<Option<&'static str>>,
+    chunks_left: AtomicI64,
+    planned_hold: Mutex<Holds>,
+    /// A text in requests whose replies are to be held.
+    unreplied: Mutex<Option<&'static str>>,
     /// Data from clients while it is recorded.
     recorded: Mutex<Option<Vec<u8>>>,
-    passed: AtomicU64,
+    chunks_passed: AtomicU64,
     /// Number of chunks that were held.
-    held: watch::Sender<u64>,
+    chunks_held: watch::Sender<u64>,
 }
 
 impl Default for Gate {
@@ -63,27 +63,27 @@ impl Default for Gate {
         Self {
             holds: watch::Sender::new(Holds::Nothing),
             cuts: watch::Sender::new(0),
-            left: AtomicI64::new(-1),
-            then: Mutex::new(Holds::Nothing),
-            unanswered: Mutex::new(None),
+            chunks_left: AtomicI64::new(-1),
+            planned_hold: Mutex::new(Holds::Nothing),
+            unreplied: Mutex::new(None),
             recorded: Mutex::new(None),
-            passed: AtomicU64::new(0),
-            held: watch::Sender::new(0),
+            chunks_passed: AtomicU64::new(0),
+            chunks_held: watch::Sender::new(0),
         }
     }
 }
 
 impl Gate {
     /// Holds this traffic from now on, and releases other held traffic.
-    pub fn hold(&self, what: Holds) {
-        self.left.store(-1, Ordering::SeqCst);
-        *lock(&self.unanswered) = None;
-        self.holds.send_replace(what);
+    pub fn hold(&self, traffic: Holds) {
+        self.chunks_left.store(-1, Ordering::SeqCst);
+        *lock(&self.unreplied) = None;
+        self.holds.send_replace(traffic);
     }
 
-    /// Holds all answers once a request with this text has passed.
-    pub fn hold_answer_to(&self, text: &'static str) {
-        *lock(&self.unanswered) = Some(text);
+    /// Holds all replies once a request with this text has passed.
+    pub fn hold_reply_to(&self, text: &'static str) {
+        *lock(&self.unreplied) = Some(text);
     }
 
     /// Records data from clients from now on.
@@ -99,11 +99,11 @@ impl Gate {
     }
 
     /// Holds this traffic after `pieces` more chunks. A chunk is the result of one read, about one
-    /// request or answer.
-    pub fn hold_after(&self, pieces: u64, what: Holds) {
-        *lock(&self.then) = what;
-        let pieces = i64::try_from(pieces).unwrap_or(i64::MAX);
-        self.left.store(pieces, Ordering::SeqCst);
+    /// request or reply.
+    pub fn hold_after(&self, chunks: u64, traffic: Holds) {
+        *lock(&self.planned_hold) = traffic;
+        let chunks = i64::try_from(chunks).unwrap_or(i64::MAX);
+        self.chunks_left.store(chunks, Ordering::SeqCst);
     }
 
     /// Closes all connections and drops their held traffic. New connections can be opened.
@@ -113,23 +113,23 @@ impl Gate {
 
     /// Returns the number of chunks that have passed.
     #[must_use]
-    pub fn passed(&self) -> u64 {
-        self.passed.load(Ordering::SeqCst)
+    pub fn passed_chunks(&self) -> u64 {
+        self.chunks_passed.load(Ordering::SeqCst)
     }
 
     /// Returns the number of chunks that were held.
     #[must_use]
-    pub fn held(&self) -> u64 {
-        *self.held.borrow()
+    pub fn held_chunks(&self) -> u64 {
+        *self.chunks_held.borrow()
     }
 
-    /// Waits until more than `before` chunks were held.
+    /// Waits until more than `count` chunks were held.
     ///
     /// # Panics
     /// Never: the gate exists as long as the call.
-    pub async fn wait_for_held(&self, before: u64) {
-        let mut held = self.held.subscribe();
-        let held = held.wait_for(|held| *held > before).await;
+    pub async fn wait_for_held(&self, count: u64) {
+        let mut held = self.chunks_held.subscribe();
+        let held = held.wait_for(|held| *held > count).await;
         drop(held.expect("the gate exists"));
     }
 
@@ -140,24 +140,28 @@ impl Gate {
         {
             recorded.extend_from_slice(bytes);
         }
-        let unanswered = *lock(&self.unanswered);
-        if let Some(text) = unanswered
+        let unreplied = *lock(&self.unreplied);
+        if let Some(text) = unreplied
             && direction == Direction::ToServer
-            && bytes.windows(text.len()).any(|at| at == text.as_bytes())
+            && bytes
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
         {
-            self.hold(Holds::Answers);
+            self.hold(Holds::Replies);
         }
-        if self.left.load(Ordering::SeqCst) >= 0 && self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
-            let then = *lock(&self.then);
-            self.holds.send_replace(then);
+        if self.chunks_left.load(Ordering::SeqCst) >= 0
+            && self.chunks_left.fetch_sub(1, Ordering::SeqCst) == 0
+        {
+            let planned_hold = *lock(&self.planned_hold);
+            self.holds.send_replace(planned_hold);
         }
         let mut holds = self.holds.subscribe();
         if holds.borrow().holds(direction) {
-            self.held.send_modify(|held| *held += 1);
+            self.chunks_held.send_modify(|held| *held += 1);
             // This gate owns the sender.
             let _open = holds.wait_for(|holds| !holds.holds(direction)).await;
         }
-        self.passed.fetch_add(1, Ordering::SeqCst);
+        self.chunks_passed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -180,9 +184,9 @@ impl Proxy {
     ///
     /// # Panics
     /// If there is no free port.
-    pub async fn to(server: &str, gate: &Arc<Gate>) -> Self {
+    pub async fn start(server: &str, gate: &Arc<Gate>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        Self::on(listener, server, gate)
+        Self::start_on(listener, server, gate)
     }
 
     /// Starts a proxy on an existing listener.
@@ -190,7 +194,7 @@ impl Proxy {
     /// # Panics
     /// Never: a listener has an address.
     #[must_use]
-    pub fn on(listener: TcpListener, server: &str, gate: &Arc<Gate>) -> Self {
+    pub fn start_on(listener: TcpListener, server: &str, gate: &Arc<Gate>) -> Self {
         let address = listener.local_addr().expect("an address").to_string();
         let server = Arc::new(Mutex::new(server.to_owned()));
         let (to, gate) = (Arc::clone(&server), Arc::clone(gate));
@@ -234,17 +238,17 @@ async fn connection(client: TcpStream, to: String, gate: Arc<Gate>) {
     let _delayed = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let mut ways = JoinSet::new();
-    ways.spawn(pass(
+    let mut directions = JoinSet::new();
+    directions.spawn(pass(
         from_client,
         to_server,
         Direction::ToServer,
         Arc::clone(&gate),
     ));
-    ways.spawn(pass(from_server, to_client, Direction::ToClient, gate));
+    directions.spawn(pass(from_server, to_client, Direction::ToClient, gate));
     tokio::select! {
-        _cut = cuts.changed() => ways.abort_all(),
-        () = async { while ways.join_next().await.is_some() {} } => {}
+        _cut = cuts.changed() => directions.abort_all(),
+        () = async { while directions.join_next().await.is_some() {} } => {}
     }
 }
 

@@ -29,11 +29,11 @@ impl Play {
         let micros =
             Timestamp::from_microsecond(at.as_nanosecond().div_euclid(1000).try_into().ok()?)
                 .ok()?;
-        let good = fields.get("owner_id")?.is_i64()
+        let is_valid = fields.get("owner_id")?.is_i64()
             && fields.get("track_id")?.is_i64()
             && fields.get("event_id")?.is_string()
             && matches!(fields.get("kind")?.as_str(), Some("play" | "download"));
-        good.then_some(Self {
+        is_valid.then_some(Self {
             partition,
             offset,
             at: micros,
@@ -78,25 +78,25 @@ impl Lines {
     /// Parses the lines of each partition, from offset 0.
     #[must_use]
     pub fn parse(partitions: &[Vec<String>]) -> Self {
-        let of_one = |(partition, lines): (usize, &Vec<String>)| {
+        let parse_partition = |(partition, lines): (usize, &Vec<String>)| {
             (0..)
                 .zip(lines)
                 .map(|(offset, line)| Play::parse(partition, offset, line).map(Arc::new))
                 .collect()
         };
-        Self(partitions.iter().enumerate().map(of_one).collect())
+        Self(partitions.iter().enumerate().map(parse_partition).collect())
     }
 
     /// Counts only the lines before `position`. Invalid plays are skipped, and duplicates count
     /// once.
     #[must_use]
     pub fn until(&self, position: &[i64]) -> Recount {
-        let mut seen = HashSet::new();
+        let mut identities = HashSet::new();
         let mut plays = Vec::new();
         for (lines, until) in self.0.iter().zip(position) {
             let lines = (0..*until).zip(lines);
             for play in lines.filter_map(|(_, play)| play.as_ref()) {
-                if seen.insert(play.identity()) {
+                if identities.insert(play.identity()) {
                     plays.push(Arc::clone(play));
                 }
             }
@@ -197,8 +197,11 @@ fn next_start(at: Timestamp, interval: &str, zone: &TimeZone) -> Timestamp {
     let day = match interval {
         "day" => local.date(),
         "week" => {
-            let back = i64::from(local.date().weekday().to_monday_zero_offset());
-            local.date().checked_sub(back.days()).expect("in range")
+            let days_back = i64::from(local.date().weekday().to_monday_zero_offset());
+            local
+                .date()
+                .checked_sub(days_back.days())
+                .expect("in range")
         }
         _ => local.date().first_of_month(),
     };
@@ -210,14 +213,14 @@ fn next_start(at: Timestamp, interval: &str, zone: &TimeZone) -> Timestamp {
     let mut day = day;
     loop {
         day = day.checked_add(step).expect("in range");
-        let start = first_instant(day.to_zoned(zone.clone()).expect("in range"));
+        let start = day_start(day.to_zoned(zone.clone()).expect("in range"));
         if start > at {
             return start;
         }
     }
 }
 
-fn first_instant(day: Zoned) -> Timestamp {
+fn day_start(day: Zoned) -> Timestamp {
     day.start_of_day().expect("in range").timestamp()
 }
 
@@ -227,10 +230,10 @@ fn next_hour(at: Timestamp, zone: &TimeZone) -> Timestamp {
         let local = at.to_zoned(zone.clone());
         (local.date(), local.hour(), local.offset())
     };
-    let before = hour_of(at);
+    let current_hour = hour_of(at);
     let mut next =
         Timestamp::from_second(at.as_second().div_euclid(900) * 900 + 900).expect("in range");
-    while hour_of(next) == before {
+    while hour_of(next) == current_hour {
         next += 15.minutes();
     }
     next

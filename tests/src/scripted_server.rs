@@ -1,4 +1,4 @@
-//! An HTTP server with scripted answers, for cases that a real server cannot be made to produce.
+//! An HTTP server with scripted responses, for cases that a real server cannot be made to produce.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use crate::webhook_receiver::read;
 
-/// The expected request method, and the status and body of the answer.
-pub type Answer = (&'static str, u16, &'static str);
+/// The expected request method, and the status and body of the response.
+pub type ScriptedResponse = (&'static str, u16, &'static str);
 
 /// An HTTP server on loopback that expects requests in order.
 #[derive(Debug)]
@@ -23,13 +23,13 @@ impl ScriptedServer {
     /// # Panics
     /// If it cannot listen.
     #[must_use]
-    pub fn new(script: &'static [Answer]) -> Self {
+    pub fn new(script: &'static [ScriptedResponse]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let serving = std::thread::spawn(move || {
-            for answer in script {
+            for response in script {
                 let (client, _) = listener.accept().expect("a client");
-                give(&client, *answer);
+                respond(&client, *response);
             }
         });
         Self {
@@ -38,7 +38,7 @@ impl ScriptedServer {
         }
     }
 
-    /// Waits until every answer was sent.
+    /// Waits until every response was sent.
     ///
     /// # Panics
     /// If a request was not the expected one.
@@ -49,14 +49,17 @@ impl ScriptedServer {
     }
 }
 
-/// Answers one request and closes its connection.
-fn give(mut client: &TcpStream, (method, status, body): Answer) {
-    let (first, ..) = read(client).expect("a request");
-    assert!(first.starts_with(method), "{first} instead of {method}");
-    let sent = if method == "HEAD" { "" } else { body };
-    let answer = format!(
-        "HTTP/1.1 {status} ScriptedServer\r\nContent-Length: {}\r\nETag: \"e\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: close\r\n\r\n{sent}",
+/// Responds to one request and closes its connection.
+fn respond(mut client: &TcpStream, (method, status, body): ScriptedResponse) {
+    let (request_line, ..) = read(client).expect("a request");
+    assert!(
+        request_line.starts_with(method),
+        "{request_line} instead of {method}"
+    );
+    let sent_body = if method == "HEAD" { "" } else { body };
+    let response = format!(
+        "HTTP/1.1 {status} ScriptedServer\r\nContent-Length: {}\r\nETag: \"e\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: close\r\n\r\n{sent_body}",
         body.len()
     );
-    client.write_all(answer.as_bytes()).expect("an answer");
+    client.write_all(response.as_bytes()).expect("a response");
 }

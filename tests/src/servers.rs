@@ -73,7 +73,7 @@ pub fn mariadb() -> String {
 /// # Errors
 /// The server's message.
 pub fn run_on_postgres(statements: &str) -> Result<String, String> {
-    answer(&mut psql(), statements)
+    run_client(&mut psql(), statements)
 }
 
 /// Runs statements on MariaDB, as [`run_on_postgres`] does.
@@ -81,7 +81,7 @@ pub fn run_on_postgres(statements: &str) -> Result<String, String> {
 /// # Errors
 /// The server's message.
 pub fn run_on_mariadb(statements: &str) -> Result<String, String> {
-    answer(&mut mariadb_client(), statements)
+    run_client(&mut mariadb_client(), statements)
 }
 
 /// Opens a session on PostgreSQL.
@@ -161,16 +161,16 @@ impl Session {
     /// # Panics
     /// If one fails.
     pub fn run(&mut self, statements: &str) -> String {
-        const DONE: &str = "that is all";
+        const END_MARKER: &str = "that is all";
         let input = self.input.as_mut().expect("an input");
-        writeln!(input, "{statements}\nSELECT '{DONE}';").expect("a client");
+        writeln!(input, "{statements}\nSELECT '{END_MARKER}';").expect("a client");
         input.flush().expect("a client");
         let mut lines = Vec::new();
         loop {
             let mut line = String::new();
-            let bytes = self.output.read_line(&mut line).expect("an answer");
+            let bytes = self.output.read_line(&mut line).expect("a reply");
             assert!(bytes > 0, "the client ended: {statements}");
-            if line.trim_end() == DONE {
+            if line.trim_end() == END_MARKER {
                 return lines.join("\n");
             }
             lines.push(line.trim_end().to_owned());
@@ -185,7 +185,7 @@ impl Drop for Session {
     }
 }
 
-fn answer(client: &mut Command, statements: &str) -> Result<String, String> {
+fn run_client(client: &mut Command, statements: &str) -> Result<String, String> {
     let mut client = client
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -196,11 +196,11 @@ fn answer(client: &mut Command, statements: &str) -> Result<String, String> {
     // A client that ends early reports the reason itself.
     let _written = input.write_all(statements.as_bytes());
     drop(input);
-    let done = client.wait_with_output().expect("an output");
-    if done.status.success() {
-        return Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned());
+    let output = client.wait_with_output().expect("an output");
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
-    Err(String::from_utf8_lossy(&done.stderr).into_owned())
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// Returns the address of S3, which accepts any key.
@@ -249,54 +249,54 @@ impl Default for Addresses {
 
 /// Returns options with all stores on servers, in a new namespace; the rest is in the folder.
 #[must_use]
-pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
+pub fn options(folder: &Path, addresses: &Addresses) -> StoresOptions {
     StoresOptions {
         registry: RegistryOptions::default(),
         notices: NoticesOptions::default(),
         data_dir: folder.to_owned(),
         namespace: namespace(),
         kafka: KafkaOptions {
-            bootstrap_servers: at.kafka.clone(),
+            bootstrap_servers: addresses.kafka.clone(),
             ..KafkaOptions::default()
         },
         redis: RedisOptions {
-            nodes: at.redis.clone(),
+            nodes: addresses.redis.clone(),
             ..RedisOptions::default()
         },
-        cassandra: cassandra_options(&at.cassandra),
+        cassandra: cassandra_options(&addresses.cassandra),
         database: SqlOptions {
             host: "127.0.0.1".to_owned(),
-            port: port_of(&at.postgres),
+            port: port_of(&addresses.postgres),
             user: "backstitch".to_owned(),
             ..SqlOptions::default()
         },
-        s3: at.s3.as_deref().map(s3_options).unwrap_or_default(),
+        s3: addresses.s3.as_deref().map(s3_options).unwrap_or_default(),
     }
 }
 
 /// Returns the options of a Cassandra. Keyspaces of the shared server bypass its commit log:
 /// otherwise each dropped table would flush the tables of all others.
 #[must_use]
-pub fn cassandra_options(at: &str) -> CassandraOptions {
+pub fn cassandra_options(address: &str) -> CassandraOptions {
     CassandraOptions {
-        nodes: at.to_owned(),
-        replication: replication(at).to_owned(),
+        nodes: address.to_owned(),
+        replication: replication(address).to_owned(),
         ..CassandraOptions::default()
     }
 }
 
-fn replication(at: &str) -> &'static str {
-    if at == SharedServer::Cassandra.address() {
+fn replication(address: &str) -> &'static str {
+    if address == SharedServer::Cassandra.address() {
         "{'class': 'SimpleStrategy', 'replication_factor': 1} AND durable_writes = false"
     } else {
         ""
     }
 }
 
-fn s3_options(at: &str) -> S3Options {
+fn s3_options(address: &str) -> S3Options {
     S3Options {
         bucket: "backstitch".to_owned(),
-        endpoint: format!("http://{at}"),
+        endpoint: format!("http://{address}"),
         region: "us-east-1".to_owned(),
         access_key_id: "test".to_owned(),
         secret_access_key: "test".to_owned().into(),
@@ -307,15 +307,15 @@ fn s3_options(at: &str) -> S3Options {
 /// Returns the same options as a configuration file, to which lines may be appended, with this many
 /// partitions for new topics.
 #[must_use]
-pub fn configuration(namespace: &Namespace, at: &Addresses, partitions: u32) -> String {
+pub fn configuration(namespace: &Namespace, addresses: &Addresses, partitions: u32) -> String {
     let Addresses {
         kafka,
         redis,
         cassandra,
         s3,
         ..
-    } = at;
-    let postgres = port_of(&at.postgres);
+    } = addresses;
+    let postgres = port_of(&addresses.postgres);
     let archive = s3.as_deref().map(s3_configuration).unwrap_or_default();
     let replication = replication(cassandra);
     format!(
@@ -333,11 +333,11 @@ database.user = "backstitch"
     )
 }
 
-fn s3_configuration(at: &str) -> String {
+fn s3_configuration(address: &str) -> String {
     format!(
         r#"
 s3.bucket = "backstitch"
-s3.endpoint = "http://{at}"
+s3.endpoint = "http://{address}"
 s3.region = "us-east-1"
 s3.access_key_id = "test"
 s3.secret_access_key = "test"
@@ -415,7 +415,7 @@ pub async fn delete_records(topic: &str, before: &[i64]) {
         list.add_partition_offset(topic, partition, Offset::Offset(*offset))
             .expect("an offset");
     }
-    // Kept until the answer arrives: a dropped client never gets one.
+    // Lives until the reply arrives: a dropped client never gets it.
     let admin = kafka_admin();
     let deleted = admin.delete_records(&list, &AdminOptions::new()).await;
     deleted.expect("deleting");

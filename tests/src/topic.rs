@@ -12,25 +12,25 @@ use stores::log::{FetchLimit, LogRead};
 /// # Panics
 /// If a message cannot be read or is not JSON.
 pub async fn messages(log: &dyn LogRead, topic: &str) -> Result<Vec<Vec<(i64, Value)>>> {
-    let mut all = Vec::new();
+    let mut partitions = Vec::new();
     for (partition, span) in (0..).zip(log.spans(topic).await?) {
-        let (mut at, mut found) = (span.start, Vec::new());
-        while at < span.end {
+        let (mut next_offset, mut messages) = (span.start, Vec::new());
+        while next_offset < span.end {
             let limit = FetchLimit {
                 records: 10_000,
                 bytes: 1 << 24,
             };
-            let fetched = log.fetch(topic, partition, at, limit).await;
+            let fetched = log.fetch(topic, partition, next_offset, limit).await;
             let fetched = fetched.expect("fetching");
             let offsets = fetched.records.offsets.values();
             let records = fetched.records.values.iter().flatten().zip(offsets);
             for (bytes, offset) in records {
                 let value = serde_json::from_slice(bytes).expect("JSON");
-                found.push((*offset, value));
+                messages.push((*offset, value));
             }
-            at = fetched.next_offset;
+            next_offset = fetched.next_offset;
         }
-        all.push(found);
+        partitions.push(messages);
     }
-    Ok(all)
+    Ok(partitions)
 }

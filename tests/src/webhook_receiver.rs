@@ -19,13 +19,13 @@ const WAIT: Duration = Duration::from_secs(120);
 /// The reaction to a post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// Answers with a status.
+    /// Responds with a status.
     Status(u16),
-    /// Answers with 503 and `Retry-After` in seconds.
-    After(u64),
-    /// Reads it and never answers.
+    /// Responds with 503 and `Retry-After` in seconds.
+    RetryAfter(u64),
+    /// Reads it and never responds.
     Hang,
-    /// Closes the connection without an answer.
+    /// Closes the connection without a response.
     Close,
 }
 
@@ -61,7 +61,7 @@ impl Post {
 
     /// Returns whether the post was accepted.
     #[must_use]
-    pub const fn is_taken(&self) -> bool {
+    pub const fn is_accepted(&self) -> bool {
         matches!(self.reply, Reply::Status(200..=299))
     }
 
@@ -74,8 +74,8 @@ impl Post {
         let key = secret.strip_prefix("whsec_").expect("a secret");
         let key = STANDARD.decode(key).expect("base64");
         let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("any length");
-        let at_s = self.headers.get("webhook-timestamp").expect("a time");
-        mac.update(format!("{}.{at_s}.", self.id()).as_bytes());
+        let timestamp_s = self.headers.get("webhook-timestamp").expect("a time");
+        mac.update(format!("{}.{timestamp_s}.", self.id()).as_bytes());
         mac.update(&self.body);
         let code = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
         let signatures = self.headers.get("webhook-signature").expect("signatures");
@@ -93,7 +93,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     /// Notified of each post.
-    came: Condvar,
+    posted: Condvar,
 }
 
 impl Shared {
@@ -125,13 +125,13 @@ impl WebhookReceiver {
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            came: Condvar::new(),
+            posted: Condvar::new(),
         });
-        let all = Arc::clone(&shared);
+        let listener_shared = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let shared = Arc::clone(&all);
-                std::thread::spawn(move || take(client, &shared));
+                let shared = Arc::clone(&listener_shared);
+                std::thread::spawn(move || handle_post(client, &shared));
             }
         });
         Self {
@@ -157,9 +157,9 @@ impl WebhookReceiver {
     /// If they do not arrive within two minutes.
     #[must_use]
     pub fn wait_for(&self, posts: usize) -> Vec<Post> {
-        let few = |state: &mut State| state.posts.len() < posts;
-        let came = &self.shared.came;
-        let waited = came.wait_timeout_while(self.shared.locked(), WAIT, few);
+        let too_few = |state: &mut State| state.posts.len() < posts;
+        let posted = &self.shared.posted;
+        let waited = posted.wait_timeout_while(self.shared.locked(), WAIT, too_few);
         let (state, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!outcome.timed_out(), "{posts} posts, not {:?}", state.posts);
         state.posts.clone()
@@ -167,7 +167,7 @@ impl WebhookReceiver {
 }
 
 /// Handles one post and closes its connection.
-fn take(mut client: TcpStream, shared: &Shared) {
+fn handle_post(mut client: TcpStream, shared: &Shared) {
     let Some((_, headers, body)) = read(&client) else {
         return;
     };
@@ -181,10 +181,10 @@ fn take(mut client: TcpStream, shared: &Shared) {
         });
         reply
     };
-    shared.came.notify_all();
-    let (status, more) = match reply {
+    shared.posted.notify_all();
+    let (status, retry_header) = match reply {
         Reply::Status(status) => (status, String::new()),
-        Reply::After(seconds) => (503, format!("Retry-After: {seconds}\r\n")),
+        Reply::RetryAfter(seconds) => (503, format!("Retry-After: {seconds}\r\n")),
         Reply::Hang => {
             // Blocks until the client disconnects.
             drop(client.read(&mut [0]));
@@ -192,19 +192,19 @@ fn take(mut client: TcpStream, shared: &Shared) {
         }
         Reply::Close => return,
     };
-    let answer = format!(
-        "HTTP/1.1 {status} Scripted\r\nContent-Length: 0\r\n{more}Connection: close\r\n\r\n"
+    let response = format!(
+        "HTTP/1.1 {status} Scripted\r\nContent-Length: 0\r\n{retry_header}Connection: close\r\n\r\n"
     );
-    // A killed client does not read the answer.
-    drop(client.write_all(answer.as_bytes()));
+    // A killed client does not read the response.
+    drop(client.write_all(response.as_bytes()));
 }
 
-/// Returns the first line, the headers and the body of a request, or `None` if the connection
+/// Returns the request line, the headers and the body of a request, or `None` if the connection
 /// breaks.
 pub(crate) fn read(client: &TcpStream) -> Option<(String, BTreeMap<String, String>, Vec<u8>)> {
     let mut request = BufReader::new(client);
-    let (mut first, mut line, mut headers) = (String::new(), String::new(), BTreeMap::new());
-    request.read_line(&mut first).ok()?;
+    let (mut request_line, mut line, mut headers) = (String::new(), String::new(), BTreeMap::new());
+    request.read_line(&mut request_line).ok()?;
     loop {
         line.clear();
         request.read_line(&mut line).ok()?;
@@ -216,5 +216,5 @@ pub(crate) fn read(client: &TcpStream) -> Option<(String, BTreeMap<String, Strin
     let bytes = headers.get("content-length").map_or("0", String::as_str);
     let mut body = vec![0; bytes.parse().ok()?];
     request.read_exact(&mut body).ok()?;
-    Some((first, headers, body))
+    Some((request_line, headers, body))
 }

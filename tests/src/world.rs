@@ -52,11 +52,11 @@ pub struct World {
     pub speed_options: SpeedOptions,
     /// Options of the batch layer.
     pub batch_options: BatchOptions,
-    counted: Arc<Mutex<LiveExpectations>>,
+    live_expectations: Arc<Mutex<LiveExpectations>>,
     /// Its namespace, if it is on servers.
     namespace: Option<Namespace>,
     /// Deletes its data from the shared servers on drop.
-    own: Option<Arc<NamespaceCleanup>>,
+    cleanup: Option<Arc<NamespaceCleanup>>,
     backfills: Arc<Mutex<Backfills>>,
 }
 
@@ -64,10 +64,10 @@ pub struct World {
 #[derive(Debug, Default)]
 struct Backfills {
     /// The lines of each finished backfill, in order.
-    done: Vec<Vec<String>>,
+    finished: Vec<Vec<String>>,
     /// The lines of the last backfill if it was interrupted. Its last step may still run on a
     /// thread of its own.
-    last: Option<Vec<String>>,
+    interrupted: Option<Vec<String>>,
 }
 
 /// Expectations about live state.
@@ -110,7 +110,7 @@ impl World {
     /// Creates an empty installation.
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Self::on(
+        Self::open_embedded(
             Folder::Temporary(folder),
             Catalog::built_in().expect("the built-in views"),
         )
@@ -120,13 +120,13 @@ impl World {
     /// Opens an installation in a folder, which may exist already.
     pub async fn open(folder: &Path) -> Self {
         let catalog = Catalog::built_in().expect("the built-in views");
-        Self::on(Folder::Existing(folder.to_owned()), catalog).await
+        Self::open_embedded(Folder::Existing(folder.to_owned()), catalog).await
     }
 
-    async fn on(folder: Folder, catalog: Catalog) -> Self {
+    async fn open_embedded(folder: Folder, catalog: Catalog) -> Self {
         let path = folder.path();
         let stores = Stores::embedded(path).await.expect("the embedded stores");
-        Self::over(folder, stores, catalog)
+        Self::with_stores(folder, stores, catalog)
     }
 
     /// Creates an empty installation on servers.
@@ -140,7 +140,7 @@ impl World {
         let world = Self::open_on_servers(folder.path(), stores, options.namespace.clone());
         Self {
             folder: Folder::Temporary(folder),
-            own: Some(Arc::new(NamespaceCleanup(options))),
+            cleanup: Some(Arc::new(NamespaceCleanup(options))),
             ..world
         }
     }
@@ -149,14 +149,14 @@ impl World {
     #[must_use]
     pub fn open_on_servers(folder: &Path, stores: Stores, namespace: Namespace) -> Self {
         let catalog = Catalog::built_in().expect("the built-in views");
-        let world = Self::over(Folder::Existing(folder.to_owned()), stores, catalog);
+        let world = Self::with_stores(Folder::Existing(folder.to_owned()), stores, catalog);
         Self {
             namespace: Some(namespace),
             ..world
         }
     }
 
-    fn over(folder: Folder, stores: Stores, catalog: Catalog) -> Self {
+    fn with_stores(folder: Folder, stores: Stores, catalog: Catalog) -> Self {
         let path = folder.path();
         let spill = path.join("spill");
         std::fs::create_dir_all(&spill).expect("a folder to spill to");
@@ -206,9 +206,9 @@ impl World {
                 },
                 ..BatchOptions::default()
             },
-            counted: Arc::default(),
+            live_expectations: Arc::default(),
             namespace: None,
-            own: None,
+            cleanup: None,
             backfills: Arc::default(),
         }
     }
@@ -224,9 +224,9 @@ impl World {
             clock: Arc::clone(&self.clock),
             speed_options: self.speed_options.clone(),
             batch_options: self.batch_options.clone(),
-            counted: Arc::clone(&self.counted),
+            live_expectations: Arc::clone(&self.live_expectations),
             namespace: self.namespace.clone(),
-            own: self.own.clone(),
+            cleanup: self.cleanup.clone(),
             backfills: Arc::clone(&self.backfills),
         }
     }
@@ -277,8 +277,8 @@ impl World {
     /// Ingests lines of a source.
     pub async fn ingest_into(&self, source: Source, lines: &[String]) -> IntakeReport {
         let numbered = (1..).zip(lines.iter().map(|line| line.as_bytes()));
-        let taken = self.intake(source).await.ingest("test", numbered).await;
-        taken.expect("ingesting")
+        let report = self.intake(source).await.ingest("test", numbered).await;
+        report.expect("ingesting")
     }
 
     /// Appends unchecked records to the log, as another producer would.
@@ -302,16 +302,16 @@ impl World {
     /// Backfills events directly into the archive, all or none.
     pub fn backfill(&self, lines: &[String]) -> impl Future<Output = ()> + Send + 'static {
         // The previous backfill has finished by now or never will.
-        self.backfills.lock().expect("no panic").last = None;
+        self.backfills.lock().expect("no panic").interrupted = None;
         let (batch, lines) = (self.batch(), lines.to_vec());
         async move {
             let mut backfill = batch.backfill(Source::Plays).await.expect("a backfill");
-            let places = lines.iter().map(|line| Line {
+            let log_lines = lines.iter().map(|line| Line {
                 offset: BEFORE_THE_LOG,
                 logged_at_ms: NOW_MS,
                 bytes: line.as_bytes(),
             });
-            let decoded = Decoder::new(0).decode(places).expect("events");
+            let decoded = Decoder::new(0).decode(log_lines).expect("events");
             backfill.add(decoded.events).await.expect("writing events");
             backfill.finish().await.expect("a backfill");
         }
@@ -320,37 +320,37 @@ impl World {
     /// Records the lines of a backfill that may have been interrupted: they count if it finished.
     pub async fn settle_backfill(&self, lines: Vec<String>) {
         self.detect_backfills().await;
-        self.backfills.lock().expect("no panic").last = Some(lines);
+        self.backfills.lock().expect("no panic").interrupted = Some(lines);
         self.detect_backfills().await;
     }
 
     async fn detect_backfills(&self) {
         let version = archive_version(&self.stores.archive).await;
-        let there = version["backfills"].as_u64().unwrap_or(0);
-        let there = usize::try_from(there).expect("few backfills");
+        let backfill_count = version["backfills"].as_u64().unwrap_or(0);
+        let backfill_count = usize::try_from(backfill_count).expect("few backfills");
         let mut backfills = self.backfills.lock().expect("no panic");
-        if there > backfills.done.len()
-            && let Some(lines) = backfills.last.take()
+        if backfill_count > backfills.finished.len()
+            && let Some(lines) = backfills.interrupted.take()
         {
-            backfills.done.push(lines);
+            backfills.finished.push(lines);
         }
     }
 
     /// Recounts plays up to a position, including the backfills that an answer names.
     pub async fn recount(&self, provenance: &serde_json::Value, position: &[i64]) -> Recount {
-        let held = provenance["backfills"].as_u64().unwrap_or(0);
-        let held = usize::try_from(held).expect("few backfills");
+        let backfill_count = provenance["backfills"].as_u64().unwrap_or(0);
+        let backfill_count = usize::try_from(backfill_count).expect("few backfills");
         self.detect_backfills().await;
         let mut partitions = self.raw_log().await;
-        let mut until = position.to_vec();
-        until.resize(partitions.len(), 0);
+        let mut ends = position.to_vec();
+        ends.resize(partitions.len(), 0);
         let backfills = self.backfills.lock().expect("no panic");
-        assert!(held <= backfills.done.len(), "{provenance}");
-        for lines in backfills.done.iter().take(held) {
+        assert!(backfill_count <= backfills.finished.len(), "{provenance}");
+        for lines in backfills.finished.iter().take(backfill_count) {
             partitions.push(lines.clone());
-            until.push(i64::try_from(lines.len()).expect("few lines"));
+            ends.push(i64::try_from(lines.len()).expect("few lines"));
         }
-        Recount::new(&partitions, &until)
+        Recount::new(&partitions, &ends)
     }
 
     /// Returns every record of the log by partition, from offset 0.
@@ -360,8 +360,8 @@ impl World {
         let mut partitions = Vec::new();
         for (partition, span) in (0..).zip(spans) {
             let mut lines: Vec<String> = Vec::new();
-            let mut at = 0;
-            while at < span.end {
+            let mut offset = 0;
+            while offset < span.end {
                 let limit = FetchLimit {
                     records: 10_000,
                     bytes: 1 << 24,
@@ -369,12 +369,12 @@ impl World {
                 let fetched = self
                     .stores
                     .log
-                    .fetch(topic, partition, at, limit)
+                    .fetch(topic, partition, offset, limit)
                     .await
                     .expect("fetching");
                 let values = fetched.records.values.iter().flatten();
                 lines.extend(values.map(|value| String::from_utf8_lossy(value).into_owned()));
-                at = fetched.next_offset;
+                offset = fetched.next_offset;
             }
             partitions.push(lines);
         }
@@ -383,25 +383,25 @@ impl World {
 
     /// Returns the counted position by partition. Every answer to a later query includes it, or
     /// declares itself incomplete.
-    pub async fn counted(&self) -> Vec<i64> {
+    pub async fn counted_positions(&self) -> Vec<i64> {
         let read = self
             .stores
             .live
             .read_deltas(Source::Plays, PARTITIONS_MAX, &[]);
-        let slots = read.await.expect("live state").partition_states;
-        let mut counted = self.counted.lock().expect("no panic");
-        counted.positions.resize(slots.len(), 0);
-        for (furthest, slot) in counted.positions.iter_mut().zip(&slots) {
-            let position = slot.as_ref().map_or(0, |slot| slot.position.next_offset);
+        let states = read.await.expect("live state").partition_states;
+        let mut expectations = self.live_expectations.lock().expect("no panic");
+        expectations.positions.resize(states.len(), 0);
+        for (furthest, state) in expectations.positions.iter_mut().zip(&states) {
+            let position = state.as_ref().map_or(0, |state| state.position.next_offset);
             *furthest = position.max(*furthest);
         }
-        counted.positions.clone()
+        expectations.positions.clone()
     }
 
     /// Deletes live state.
     pub fn delete_live_state(&self) {
         // Live state that was lost before may not be rebuilt yet.
-        let was_lost = self.counted.lock().expect("no panic").disturbed;
+        let was_lost = self.live_expectations.lock().expect("no panic").disturbed;
         self.disturb();
         if let Some(namespace) = &self.namespace {
             servers::delete_live_state_of(namespace);
@@ -420,35 +420,39 @@ impl World {
 
     /// Declares a disturbance of the stores: queries may be refused or return an earlier answer.
     pub fn disturb(&self) {
-        self.counted.lock().expect("no panic").disturbed = true;
+        self.live_expectations.lock().expect("no panic").disturbed = true;
     }
 
     /// Declares that live state was reset to an earlier time and lost later counts.
     pub fn mark_live_reset(&self) {
-        self.counted.lock().expect("no panic").positions.clear();
+        self.live_expectations
+            .lock()
+            .expect("no panic")
+            .positions
+            .clear();
     }
 
     /// Returns whether queries may be refused or return an earlier answer.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
-        self.counted.lock().expect("no panic").disturbed
+        self.live_expectations.lock().expect("no panic").disturbed
     }
 
     /// Declares that live counts were modified: drift queries report the earlier values from then
     /// on.
     pub fn mark_live_damaged(&self) {
-        self.counted.lock().expect("no panic").miscounted = true;
+        self.live_expectations.lock().expect("no panic").miscounted = true;
     }
 
     /// Returns whether live counts were ever modified.
     #[must_use]
     pub fn was_live_damaged(&self) -> bool {
-        self.counted.lock().expect("no panic").miscounted
+        self.live_expectations.lock().expect("no panic").miscounted
     }
 
     /// Declares that the speed layer has caught up: from now on every query must be answered.
     pub fn mark_live_restored(&self) {
-        self.counted.lock().expect("no panic").disturbed = false;
+        self.live_expectations.lock().expect("no panic").disturbed = false;
     }
 
     /// Returns the speed layer of plays.
@@ -505,16 +509,16 @@ impl World {
 
     /// Counts all plays in the log.
     pub async fn catch_up(&self) -> SpeedReport {
-        let done = self.catch_up_on(Source::Plays).await;
+        let report = self.catch_up_on(Source::Plays).await;
         self.mark_live_restored();
-        done
+        report
     }
 
     /// Runs the speed layer of a source until the end of its log.
     pub async fn catch_up_on(&self, source: Source) -> SpeedReport {
         let speed = self.speed_of(source).await;
-        let done = speed.run(true, CancellationToken::new()).await;
-        done.expect("catching up")
+        let report = speed.run(true, CancellationToken::new()).await;
+        report.expect("catching up")
     }
 
     /// Returns a batch layer.
@@ -550,11 +554,11 @@ impl World {
         let begun = Instant::now();
         loop {
             match self.run_on(source, request).await {
-                Err(batch::Error::Busy(why)) => {
-                    assert!(begun.elapsed() < LEASE_MAX, "{why}");
+                Err(batch::Error::Busy(reason)) => {
+                    assert!(begun.elapsed() < LEASE_MAX, "{reason}");
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
-                done => return done.expect("a run"),
+                outcome => return outcome.expect("a run"),
             }
         }
     }
@@ -575,6 +579,7 @@ impl World {
             counts: Arc::clone(&self.stores.counts) as _,
             records: Arc::clone(&self.stores.records),
             keys: Arc::clone(&self.stores.keys),
+            leases: Arc::clone(&self.stores.leases),
             schemas: Arc::clone(&self.stores.schemas),
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
@@ -594,11 +599,11 @@ impl World {
             .expect("a port");
         let address = listener.local_addr().expect("an address");
         let stop = CancellationToken::new();
-        let until = stop.clone();
+        let serving_stop = stop.clone();
         #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
         let task = tokio::spawn(async move {
             serving
-                .run(listener, until)
+                .run(listener, serving_stop)
                 .await
                 .map_err(|e| e.to_string())
         });

@@ -19,9 +19,9 @@ const BATCH_ROWS: usize = 65_536;
 /// The type of timestamps.
 const MICROSECONDS: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 /// Length of the file name after the view's name: `-`, a UUID, `.parquet`.
-const TAIL: usize = 1 + 36 + ".parquet".len();
+const SUFFIX_BYTES: usize = 1 + 36 + ".parquet".len();
 /// Length of the file name before the view's name: the epoch and `-`.
-const HEAD: usize = 11;
+const PREFIX_BYTES: usize = 11;
 
 /// By view, the total of each bucket by its start in microseconds; 0 for rows of all time.
 pub(crate) type Totals = BTreeMap<String, BTreeMap<i64, i64>>;
@@ -78,7 +78,9 @@ fn results(job: &Job, data: &Path) -> Vec<(String, PathBuf)> {
     let folder = data.join("archive/results").join(source).join("data");
     let named = files(&folder).into_iter().map(|file| {
         let name = file.file_name().expect("a name").to_string_lossy();
-        let view = name.get(HEAD..name.len() - TAIL).expect("a view's name");
+        let view = name
+            .get(PREFIX_BYTES..name.len() - SUFFIX_BYTES)
+            .expect("a view's name");
         (view.to_owned(), file)
     });
     named.collect()

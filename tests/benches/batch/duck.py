@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import duckdb
-from views import is_read_from, tallies
+from views import aggregate_views, is_read_from
 
 VERSION = duckdb.__version__
 # As our own files.
@@ -13,11 +13,11 @@ BUCKETS_US = {"quarter": 900_000_000, "hour": 3_600_000_000, "day": 86_400_000_0
 
 
 def connect(threads: int, spill: Path) -> duckdb.DuckDBPyConnection:
-    """A database in memory, which may spill."""
+    """Opens a database in memory, which may spill."""
     db = duckdb.connect()
     db.execute(f"SET threads = {threads}")
     db.execute(f"SET temp_directory = '{spill}'")
-    # Rows go into sums and are sorted at the end: the order of the files does not matter.
+    # Rows are summed and sorted at the end, so the order of the files does not matter.
     db.execute("SET preserve_insertion_order = false")
     return db
 
@@ -37,17 +37,17 @@ class Engine:
         self.db.execute(f"COPY (FROM ({rows}){order_by}) TO '{out}' ({PARQUET})")
 
     def plays(self, files: str, views_folder: Path, out: Path) -> None:
-        """Each event once, then the detail and what is made of it. What others read from stays in memory as long as it is needed: reading
-        it again from its file took longer. Texts are numbers there, in the order of the texts, which saved a third of the time."""
-        views = tallies(views_folder, "plays")
+        """Deduplicates events, then computes the detail view and its roll-ups. Views that others read stay in memory while they are needed:
+        reading their files again took longer. Texts are ordered enums, which saved a third of the time."""
+        views = aggregate_views(views_folder, "plays")
         for text in TEXTS:
             values = f"SELECT DISTINCT {text} FROM read_parquet('{files}') WHERE {text} IS NOT NULL ORDER BY 1"
             self.db.execute(f"CREATE TYPE {text}_text AS ENUM ({values})")
-        events = once(views, files)
+        events = deduplicate(views, files)
         if sum(view.over is None for view in views) > 1:
             self.db.execute(f"CREATE TEMP TABLE events AS {events}")
             events = "events"
-        for at, view in enumerate(views):
+        for index, view in enumerate(views):
             rows = from_events(view, events) if view.over is None else rolled_up(view, views)
             if is_read_from(view, views):
                 self.db.execute(f"CREATE TEMP TABLE {view.name} AS {rows}")
@@ -55,11 +55,11 @@ class Engine:
             if view.over is None and "listener_id" in view.keys:
                 self.db.execute(CELLS.format(detail=view.name))
             self.write(rows, view.keys, out / f"{view.name}.parquet")
-            if view.over is not None and not any(other.over == view.over for other in views[at + 1 :]):
+            if view.over is not None and not any(other.over == view.over for other in views[index + 1 :]):
                 self.db.execute(f"DROP TABLE {view.over}")
 
     def efforts(self, files: str, views_folder: Path, out: Path) -> None:
-        """The boards of segments. A gender and a weight class are a member's own, so its best is that of the overall board."""
+        """Computes the boards of segments. Gender and weight class are constant for a member, so the overall board has the best effort."""
         self.db.execute(f"CREATE TEMP TABLE visible AS {VISIBLE.format(files=files)}")
         self.db.execute(f"CREATE TEMP TABLE overall AS {best('0', '0')}")
         boards = [
@@ -77,7 +77,7 @@ class Engine:
         self.write(rows, order, out / "segment_boards.parquet")
 
     def peer_boards(self, files: str, views_folder: Path, out: Path) -> None:
-        """Four kinds of boards, with ranks. Time and id are one number, so that the best is the least of them."""
+        """Computes four kinds of boards, with ranks. Time and id form one number, so that the best effort has the smallest."""
         self.db.execute(f"CREATE TEMP TABLE visible AS {VISIBLE.format(files=files)}")
         least = (
             "SELECT segment_id, {division} AS division, {period} AS period, athlete_id, min((elapsed_time::HUGEINT << 64) + id) AS key "
@@ -99,7 +99,7 @@ class Engine:
         self.write(rows, ["segment_id", "division", "period", "rank"], out / "peer_boards.parquet")
 
     def authorizations(self, files: str, views_folder: Path, out: Path) -> None:
-        """The athletes that are connected to each application."""
+        """Lists the athletes that are connected to each application."""
         rows = (
             f"SELECT application_id, athlete_id, count(*) AS authorizations FROM read_parquet('{files}') "
             "WHERE revoked_at IS NULL AND NOT athlete_is_deleted GROUP BY ALL"
@@ -110,13 +110,13 @@ class Engine:
         self.db.close()
 
 
-def once(views, files: str, condition: str = "true") -> str:
-    """Each event once, with its amount and the columns that views read. Records of the same event share owner, time and event id."""
+def deduplicate(views, files: str, condition: str = "true") -> str:
+    """Deduplicates events, with the amount and the columns that views read. Duplicates share owner, time and event id."""
     readers = [view for view in views if view.over is None]
     columns = {"amount", *(column for view in readers for column in [*view.group, *view.dimensions])} - {"owner_id"}
     typed = lambda column: f"::{column}_text" if column in TEXTS else ""
-    picked = ", ".join(f"any_value({column}){typed(column)} AS {column}" for column in sorted(columns))
-    return f"(SELECT owner_id, \"at\", {picked} FROM read_parquet('{files}') WHERE {condition} GROUP BY owner_id, \"at\", event_id)"
+    selected = ", ".join(f"any_value({column}){typed(column)} AS {column}" for column in sorted(columns))
+    return f"(SELECT owner_id, \"at\", {selected} FROM read_parquet('{files}') WHERE {condition} GROUP BY owner_id, \"at\", event_id)"
 
 
 def from_events(view, events: str) -> str:
@@ -129,12 +129,12 @@ def from_events(view, events: str) -> str:
 
 def rolled_up(view, views) -> str:
     """The rows of a view that reads from another one."""
-    below = next(other for other in views if other.name == view.over)
+    base = next(other for other in views if other.name == view.over)
     columns, rows = [], view.over
     for column in view.keys:
-        if column == "bucket" and view.bucket != below.bucket:
+        if column == "bucket" and view.bucket != base.bucket:
             columns.append(f"date_trunc('{view.bucket}', bucket)::TIMESTAMP AS bucket")
-        elif column.endswith("_cell") and column not in below.keys:
+        elif column.endswith("_cell") and column not in base.keys:
             columns.append(f"cell AS {column}")
             rows = f"{view.over} LEFT JOIN cells ON id = {column.removesuffix('_cell')}_id"
         else:
@@ -169,8 +169,8 @@ WHERE NOT is_hidden AND NOT is_deleted AND NOT athlete_is_deleted AND NOT athlet
 
 
 def best(division: str, period: str, condition: str = "true") -> str:
-    """The best of each athlete on the boards of one kind. The least struct was the quickest of the writings tried: others were the
-    row of the least key (`arg_min`), a packed key that is joined with the efforts again, and `DISTINCT ON`."""
+    """Selects the best effort of each athlete on boards of one kind. The minimum of a struct was the fastest variant. Others were
+    `arg_min`, a packed key that is joined with the efforts again, and `DISTINCT ON`."""
     effort = "struct_pack(elapsed_time := elapsed_time, effort_id := id, activity_id := activity_id, started_at := started_at)"
     return (
         f"SELECT segment_id, {division} AS division, {period} AS period, athlete_id, min({effort}) AS effort, "
@@ -179,8 +179,8 @@ def best(division: str, period: str, condition: str = "true") -> str:
     )
 
 
-# By listener, `jobs::sketch::cell`: XXH3 of the eight bytes of the id, then its register and rank. Products wrap at 64 bits, which
-# takes 128 here; so it is done once for each id (which is not negative), and rows look theirs up.
+# By listener, `jobs::sketch::compute_cell`: XXH3 of the eight bytes of the id, then its register and rank. Wrapping products need 128
+# bits here, so each id (which is not negative) is hashed once, and rows look up the result.
 CELLS = """
 CREATE TEMP TABLE cells AS
 SELECT id, ((hash & 1023) * 64 + bit_count((rank & (xor(rank, 18446744073709551615) + 1)) - 1))::BIGINT AS cell

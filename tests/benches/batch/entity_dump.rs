@@ -29,48 +29,48 @@ impl fmt::Debug for Rows {
     }
 }
 
-fn nothing_else<T>() -> Result<T> {
+fn unsupported<T>() -> Result<T> {
     Err(Error::Refused(
-        "there are rows to dump once, and nothing else".to_owned(),
+        "this store only dumps its rows, once".to_owned(),
     ))
 }
 
 #[async_trait]
 impl EntityRead for Rows {
     async fn first_groups(&self, _: Source, _: &[Group], _: usize) -> Result<FirstGroups> {
-        nothing_else()
+        unsupported()
     }
 
     async fn dump(&self, _: Source, keys: Option<&[i64]>, _: usize) -> Result<Dump> {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match rows.take() {
             Some(rows) if keys.is_none() => Ok(rows),
-            _ => nothing_else(),
+            _ => unsupported(),
         }
     }
 
     async fn query(&self, _: &str, _: u64) -> Result<QueryResult> {
-        nothing_else()
+        unsupported()
     }
 
     async fn club_members(&self, _: i64) -> Result<Vec<i64>> {
-        nothing_else()
+        unsupported()
     }
 
     async fn followed_athletes(&self, _: i64) -> Result<Vec<i64>> {
-        nothing_else()
+        unsupported()
     }
 
     async fn application(&self, _: i64) -> Result<Option<Application>> {
-        nothing_else()
+        unsupported()
     }
 
     async fn applications(&self, _: Option<i64>, _: usize) -> Result<Vec<Application>> {
-        nothing_else()
+        unsupported()
     }
 
     async fn versions(&self, _: &[Entity]) -> Result<Vec<Option<i64>>> {
-        nothing_else()
+        unsupported()
     }
 
     async fn outbox_status(&self, _: Source) -> Result<OutboxStatus> {

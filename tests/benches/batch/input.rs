@@ -18,13 +18,13 @@ use schemas::entities::{
 };
 use schemas::source::Source;
 use stores::Stores;
-use tests::process::done;
+use tests::process::run_ok;
 use tokio_util::sync::CancellationToken;
 
 use super::decoded::files;
-use super::empty;
 use super::entity_dump::{Dump, Rows};
-use super::ours::{built, engine, runtime};
+use super::ours::{build_batch, engine, runtime};
+use super::recreate_folder;
 
 /// The first argument of this program in the process that takes a snapshot of generated rows.
 pub(crate) const COMMAND: &str = "input";
@@ -62,10 +62,10 @@ impl Input {
             folder: folder.join(format!("{source}-{rows}")),
         };
         if !input.folder.exists() {
-            let begun = folder.join("begun");
-            empty(&begun);
-            input.make(&begun);
-            std::fs::rename(&begun, &input.folder).expect("a name");
+            let unfinished = folder.join("begun");
+            recreate_folder(&unfinished);
+            input.generate(&unfinished);
+            std::fs::rename(&unfinished, &input.folder).expect("a name");
         }
         input
     }
@@ -104,35 +104,35 @@ impl Input {
 
     /// Copies its installation. Parquet files are immutable, so they are linked instead of copied.
     pub(crate) fn copy_to(&self, data: &Path) {
-        empty(data);
+        recreate_folder(data);
         copy(&self.folder.join("data"), data);
     }
 
-    fn make(&self, folder: &Path) {
+    fn generate(&self, folder: &Path) {
         let data = folder.join("data");
         match self.source {
             Source::Plays => {
-                let plays = generated(folder, self.source, self.rows, &self.shape());
-                done(&data, &["backfill", "plays", &plays]);
+                let plays = generate_rows(folder, self.source, self.rows, &self.shape());
+                run_ok(&data, &["backfill", "plays", &plays]);
             }
             job => {
                 // A few rows create the log and live state that a run needs.
-                let few = generated(folder, job, 4, &[]);
-                done(&data, &["ingest", job.name(), &few]);
+                let file = generate_rows(folder, job, 4, &[]);
+                run_ok(&data, &["ingest", job.name(), &file]);
             }
         }
-        done(&data, &["speed", "--until-caught-up"]);
+        run_ok(&data, &["speed", "--until-caught-up"]);
         if self.source != Source::Plays {
-            generated(folder, self.source, self.rows, &self.shape());
-            generated(folder, Source::Athletes, self.athletes(), &[]);
+            generate_rows(folder, self.source, self.rows, &self.shape());
+            generate_rows(folder, Source::Athletes, self.athletes(), &[]);
             let program = std::env::current_exe().expect("this program");
             let mut command = Command::new(program);
-            let taken = command
+            let status = command
                 .arg(COMMAND)
                 .arg(self.source.name())
                 .arg(folder)
                 .status();
-            assert!(taken.expect("this program").success(), "a snapshot");
+            assert!(status.expect("this program").success(), "a snapshot");
         }
         for file in files(folder).iter().filter(|path| path.is_file()) {
             std::fs::remove_file(file).expect("deleting the imported file");
@@ -141,36 +141,36 @@ impl Input {
 
     /// Returns the distribution of the rows, as arguments of `generate`.
     fn shape(&self) -> Vec<(&'static str, String)> {
-        let part = |of: u64| (self.rows / of).max(1).to_string();
+        let divided_by = |divisor: u64| (self.rows / divisor).max(1).to_string();
         match self.source {
             Source::Plays => vec![
                 ("--duplicates", "0.01".to_owned()),
-                ("--owners", part(500)),
-                ("--tracks", part(50)),
+                ("--owners", divided_by(500)),
+                ("--tracks", divided_by(50)),
             ],
             Source::Efforts => vec![
-                ("--segments", part(200)),
+                ("--segments", divided_by(200)),
                 ("--athletes", self.athletes().to_string()),
             ],
             _ => vec![
-                ("--applications", part(1_000)),
+                ("--applications", divided_by(1_000)),
                 ("--athletes", self.athletes().to_string()),
             ],
         }
     }
 
     fn athletes(&self) -> u64 {
-        let of = if self.source == Source::Efforts {
+        let divisor = if self.source == Source::Efforts {
             10
         } else {
             5
         };
-        (self.rows / of).max(1)
+        (self.rows / divisor).max(1)
     }
 }
 
 /// Generates a file of rows.
-fn generated(folder: &Path, source: Source, rows: u64, shape: &[(&str, String)]) -> String {
+fn generate_rows(folder: &Path, source: Source, rows: u64, shape: &[(&str, String)]) -> String {
     let file = folder.join(format!("{source}.parquet"));
     let (file, rows) = (file.to_string_lossy().into_owned(), rows.to_string());
     let mut args = vec!["generate", source.name(), "--rows", &rows, "--seed", "1"];
@@ -178,23 +178,23 @@ fn generated(folder: &Path, source: Source, rows: u64, shape: &[(&str, String)])
         args.extend([*option, value.as_str()]);
     }
     args.extend(["-o", &file]);
-    done(&folder.join("data"), &args);
+    run_ok(&folder.join("data"), &args);
     file
 }
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for path in files(from) {
-        let there = to.join(path.file_name().expect("a name"));
+        let target = to.join(path.file_name().expect("a name"));
         if path.is_symlink() {
-            let target = std::fs::read_link(&path).expect("a link");
-            symlink(target, &there).expect("a link");
+            let link_target = std::fs::read_link(&path).expect("a link");
+            symlink(link_target, &target).expect("a link");
         } else if path.is_dir() {
-            copy(&path, &there);
+            copy(&path, &target);
         } else if path.extension().is_some_and(|end| end == "parquet") {
-            std::fs::hard_link(&path, &there).expect("a link");
+            std::fs::hard_link(&path, &target).expect("a link");
         } else {
-            std::fs::copy(&path, &there).expect("a copy");
+            std::fs::copy(&path, &target).expect("a copy");
         }
     }
 }
@@ -209,13 +209,13 @@ pub(crate) fn take_snapshot(job: Source, folder: &Path) {
         let engine = engine(&data);
         let rows = dump(job, folder, &engine.create_session()).await;
         let entities = Arc::new(Rows::new(rows));
-        let batch = built(&stores, &data, Some(entities), Catalog::default());
-        let taken = batch.snapshot(job, &(), &CancellationToken::new()).await;
-        taken.expect("a snapshot");
+        let batch = build_batch(&stores, &data, Some(entities), Catalog::default());
+        let outcome = batch.snapshot(job, &(), &CancellationToken::new()).await;
+        outcome.expect("a snapshot");
     });
     let snapshots = data.join("archive/snapshots");
-    let taken = snapshots.join(job.name()).join("data");
-    std::fs::rename(taken, Input::snapshot(&data)).expect("the snapshot's files");
+    let outcome = snapshots.join(job.name()).join("data");
+    std::fs::rename(outcome, Input::snapshot(&data)).expect("the snapshot's files");
     std::fs::remove_dir_all(snapshots).expect("deleting its manifest");
 }
 
@@ -234,9 +234,9 @@ async fn dump(job: Source, folder: &Path, session: &SessionContext) -> Dump {
     };
     let rows = session.sql(query).await.expect("a query");
     let rows = rows.execute_stream().await.expect("rows");
-    let broken = |why: datafusion::error::DataFusionError| stores::Error::Broken {
+    let broken = |reason: datafusion::error::DataFusionError| stores::Error::Broken {
         operation: "the generated rows".to_owned(),
-        reason: why.to_string(),
+        reason: reason.to_string(),
     };
     let columns = move |batch: RecordBatch| {
         if job == Source::Efforts {
@@ -259,8 +259,12 @@ fn efforts(batch: &RecordBatch) -> RecordBatch {
     );
     let (gender, weight) = (batch["gender"].as_string::<i32>(), &batch["weight_kg"]);
     let weight = weight.as_primitive::<Float64Type>();
-    let is = |name| batch[name].as_boolean();
-    let (deleted, gone, disqualified) = (is("deleted"), is("athlete_deleted"), is("disqualified"));
+    let flag = |name| batch[name].as_boolean();
+    let (deleted, athlete_deleted, disqualified) = (
+        flag("deleted"),
+        flag("athlete_deleted"),
+        flag("disqualified"),
+    );
     let mut columns = EffortBatchBuilder::default();
     for row in 0..batch.num_rows() {
         let pushed = columns.push(&EffortRow {
@@ -276,7 +280,7 @@ fn efforts(batch: &RecordBatch) -> RecordBatch {
             gender: gender.is_valid(row).then(|| gender.value(row)),
             birth_year: born.is_valid(row).then(|| born.value(row)),
             weight_kg: weight.is_valid(row).then(|| weight.value(row)),
-            athlete_is_deleted: is_true(gone, row),
+            athlete_is_deleted: is_true(athlete_deleted, row),
             athlete_is_disqualified: is_true(disqualified, row),
         });
         pushed.expect("an effort");
@@ -289,7 +293,7 @@ fn authorizations(batch: &RecordBatch) -> RecordBatch {
     let (created, revoked) = (time("created_at"), time("revoked_at"));
     let int = |name| ints(batch, name);
     let (id, application, athlete) = (int("id"), int("application_id"), int("athlete_id"));
-    let gone = batch["athlete_deleted"].as_boolean();
+    let athlete_deleted = batch["athlete_deleted"].as_boolean();
     let mut columns = AuthorizationBatchBuilder::default();
     for row in 0..batch.num_rows() {
         columns.push(&AuthorizationRow {
@@ -298,7 +302,7 @@ fn authorizations(batch: &RecordBatch) -> RecordBatch {
             athlete_id: athlete.value(row),
             created_at_us: created.value(row),
             revoked_at_us: revoked.is_valid(row).then(|| revoked.value(row)),
-            athlete_is_deleted: is_true(gone, row),
+            athlete_is_deleted: is_true(athlete_deleted, row),
         });
     }
     columns.finish().expect("rows")

@@ -38,10 +38,10 @@ impl Job {
     }
 
     /// Returns the job with this name.
-    pub(crate) fn named(name: &str) -> &'static Self {
-        let found = JOBS.iter().find(|job| job.name == name);
-        assert!(found.is_some(), "there is no job {name:?}");
-        found.expect("a job")
+    pub(crate) fn find(name: &str) -> &'static Self {
+        let job = JOBS.iter().find(|job| job.name == name);
+        assert!(job.is_some(), "there is no job {name:?}");
+        job.expect("a job")
     }
 
     /// Returns the folder of its view definitions.
@@ -51,10 +51,10 @@ impl Job {
 
     /// Returns its views.
     pub(crate) fn catalog(&self) -> Catalog {
-        let read = match self.views {
+        let catalog = match self.views {
             None => Catalog::built_in(),
             Some(_) => Catalog::read(&self.folder()),
         };
-        read.expect("the views")
+        catalog.expect("the views")
     }
 }

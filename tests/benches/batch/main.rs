@@ -44,7 +44,7 @@ const THREADS: usize = 2;
 
 /// The result of one measurement.
 #[derive(Debug, Clone)]
-struct Measured {
+struct Measurement {
     seconds: f64,
     /// Peak memory of the engine's processes during the computation.
     peak_bytes: u64,
@@ -52,7 +52,7 @@ struct Measured {
     version: String,
 }
 
-impl Measured {
+impl Measurement {
     /// Parses the output of a process.
     fn parse(output: &Value) -> Self {
         Self {
@@ -69,14 +69,14 @@ fn main() {
         .filter(|argument| !argument.starts_with('-'))
         .collect();
     if let [command, job, folder] = arguments.as_slice() {
-        let (job, folder) = (|| Job::named(job), Path::new(folder));
+        let (job, folder) = (|| Job::find(job), Path::new(folder));
         match command.as_str() {
-            ours::COMMAND => return println!("{}", ours::measured(job(), folder)),
+            ours::COMMAND => return println!("{}", ours::measure(job(), folder)),
             input::COMMAND => return input::take_snapshot(job().source, folder),
             _ => {}
         }
     }
-    let asked: Vec<&Job> = arguments.iter().map(|name| Job::named(name)).collect();
+    let requested: Vec<&Job> = arguments.iter().map(|name| Job::find(name)).collect();
     let rows = number("BACKSTITCH_BENCH_ROWS").unwrap_or(ROWS);
     let rounds = number("BACKSTITCH_BENCH_ROUNDS").map_or(ROUNDS, |n| {
         usize::try_from(n).expect("a number of rounds").max(1)
@@ -84,7 +84,11 @@ fn main() {
     let folder = folder();
     println!("{}", machine::describe());
     for job in &JOBS {
-        if asked.is_empty() || asked.iter().any(|one| one.name == job.name) {
+        if requested.is_empty()
+            || requested
+                .iter()
+                .any(|requested_job| requested_job.name == job.name)
+        {
             run(job, rows, rounds, &folder);
         }
     }
@@ -105,7 +109,7 @@ fn folder() -> PathBuf {
 fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
     let input = Input::prepare(job.source, rows, folder);
     let work = folder.join("work");
-    empty(&work);
+    recreate_folder(&work);
     let engines = reference::engines();
     let mut figures = Rounds::new(engines.iter().map(String::as_str));
     let count = engines.len() + 1;
@@ -116,8 +120,8 @@ fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
             let engine = (turn + round) % count;
             let name = engine.checked_sub(1).and_then(|index| engines.get(index));
             let measured = match name {
-                None => ours::in_its_own_process(job, &input, &work),
-                Some(name) => reference::measured(name, job, &input, &work),
+                None => ours::measure_in_process(job, &input, &work),
+                Some(name) => reference::measure(name, job, &input, &work),
             };
             figures.add(engine, measured);
         }
@@ -130,13 +134,13 @@ fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
             checked = format!("Every result has the same {rows} rows.");
         }
     }
-    let what = format!("`{}`: {}", job.name, input.description());
-    println!("{}", figures.table(&what, &checked));
+    let title = format!("`{}`: {}", job.name, input.description());
+    println!("{}", figures.table(&title, &checked));
     std::fs::remove_dir_all(&work).expect("deleting results");
 }
 
 /// Creates a folder, deleting an existing one.
-fn empty(folder: &Path) {
+fn recreate_folder(folder: &Path) {
     if folder.exists() {
         std::fs::remove_dir_all(folder).expect("deleting the folder");
     }

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use super::entity_dump::{Dump, Rows};
 use super::input::Input;
 use super::job::Job;
-use super::machine::field;
-use super::{Measured, THREADS};
+use super::machine::read_field;
+use super::{Measurement, THREADS};
 
 /// The first argument of this program in the process that measures itself.
 pub(crate) const COMMAND: &str = "ours";
@@ -39,10 +39,10 @@ const BATCH_ROWS: usize = 16_384;
 const STAGE: &str = "compute";
 
 /// Measures a job on a copy of its input's installation, in another process.
-pub(crate) fn in_its_own_process(job: &Job, input: &Input, work: &Path) -> Measured {
+pub(crate) fn measure_in_process(job: &Job, input: &Input, work: &Path) -> Measurement {
     let data = work.join("data");
     input.copy_to(&data);
-    quiet();
+    flush_disk();
     let program = std::env::current_exe().expect("this program");
     let output = Command::new(program)
         .arg(COMMAND)
@@ -52,32 +52,32 @@ pub(crate) fn in_its_own_process(job: &Job, input: &Input, work: &Path) -> Measu
         .output()
         .expect("starting this program");
     assert!(output.status.success(), "ours: {}", output.status);
-    Measured::parse(&serde_json::from_slice(&output.stdout).expect("JSON"))
+    Measurement::parse(&serde_json::from_slice(&output.stdout).expect("JSON"))
 }
 
 /// Flushes earlier writes to disk, so that no engine waits for another one's.
-pub(crate) fn quiet() {
+pub(crate) fn flush_disk() {
     let synced = Command::new("sync").status();
     assert!(synced.expect("sync").success(), "sync");
 }
 
 /// Measures a job on an installation, in this process.
-pub(crate) fn measured(job: &Job, data: &Path) -> String {
+pub(crate) fn measure(job: &Job, data: &Path) -> String {
     let meter = Meter::default();
-    let stopped = runtime().block_on(async {
+    let outcome = runtime().block_on(async {
         let stores = Stores::embedded(data).await.expect("the embedded stores");
         let rows = Input::snapshot(data);
         let entities: Option<Arc<dyn EntityRead>> = match job.source {
             Source::Plays => None,
             _ => Some(Arc::new(Rows::new(dump(&rows)))),
         };
-        let batch = built(&stores, data, entities, job.catalog());
+        let batch = build_batch(&stores, data, entities, job.catalog());
         let request = RunRequest::default();
         batch.run(job.source, &request, &meter, &meter.stop).await
     });
     assert!(
-        matches!(stopped, Err(Error::Stopped)),
-        "the run was to stop after {STAGE}: {stopped:?}"
+        matches!(outcome, Err(Error::Stopped)),
+        "the run must stop after {STAGE}: {outcome:?}"
     );
     let (seconds, peak_bytes) = meter.ended().expect("a stage");
     let version = env!("CARGO_PKG_VERSION");
@@ -107,7 +107,7 @@ pub(crate) fn engine(folder: &Path) -> Engine {
 }
 
 /// Returns the batch layer of an installation, optionally with rows from another entity store.
-pub(crate) fn built(
+pub(crate) fn build_batch(
     stores: &Stores,
     data: &Path,
     entities: Option<Arc<dyn EntityRead>>,
@@ -164,11 +164,11 @@ impl Progress for Meter {
     fn stage(&self, name: &str, _: u64) {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if name == STAGE {
-            forget_peak();
+            reset_peak();
             *begun = Some(Instant::now());
         } else if let Some(begun) = begun.take() {
-            let found = (begun.elapsed().as_secs_f64(), peak_bytes());
-            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            let measurement = (begun.elapsed().as_secs_f64(), peak_bytes());
+            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(measurement);
             self.stop.cancel();
         }
     }
@@ -177,12 +177,12 @@ impl Progress for Meter {
 }
 
 /// Resets the peak memory of this process.
-fn forget_peak() {
-    std::fs::write("/proc/self/clear_refs", "5").expect("a peak that can be forgotten");
+fn reset_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").expect("resetting the peak");
 }
 
 fn peak_bytes() -> u64 {
-    let peak = field("/proc/self/status", "VmHWM:").expect("a peak");
+    let peak = read_field("/proc/self/status", "VmHWM:").expect("a peak");
     let kib: u64 = peak.trim_end_matches(" kB").parse().expect("a number");
     kib << 10
 }

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import polars as pl
-from views import is_read_from, tallies
+from views import aggregate_views, is_read_from
 
 VERSION = pl.__version__
 BY_GENDER = pl.col("gender").replace_strict({"F": 1, "M": 2, "X": 3}, default=None, return_dtype=pl.Int64)
@@ -17,20 +17,20 @@ class Engine:
     """Runs jobs from Parquet files to Parquet files, streaming."""
 
     def plays(self, files: str, views_folder: Path, out: Path) -> None:
-        """Each event once, then the detail and what is made of it. What others read from stays in memory."""
-        views = tallies(views_folder, "plays")
-        events, held = once(views, files), {}
+        """Deduplicates events, then computes the detail view and its roll-ups. Views that others read stay in memory."""
+        views = aggregate_views(views_folder, "plays")
+        events, frames = deduplicate(views, files), {}
         if sum(view.over is None for view in views) > 1:
             events = events.collect(engine="streaming").lazy()
         for view in views:
-            rows = from_events(view, events) if view.over is None else rolled_up(view, views, held[view.over])
+            rows = from_events(view, events) if view.over is None else rolled_up(view, views, frames[view.over])
             if is_read_from(view, views):
-                held[view.name] = rows.collect(engine="streaming")
-                rows = held[view.name].lazy()
+                frames[view.name] = rows.collect(engine="streaming")
+                rows = frames[view.name].lazy()
             write(rows, out / f"{view.name}.parquet")
 
     def efforts(self, files: str, views_folder: Path, out: Path) -> None:
-        """The boards of segments. A gender and a weight class are a member's own, so its best is that of the overall board."""
+        """Computes the boards of segments. Gender and weight class are constant for a member, so the overall board has the best effort."""
         visible = visible_efforts(files).collect(engine="streaming").lazy()
         overall = best(visible, pl.lit(0), pl.lit(0)).collect(engine="streaming").lazy()
         boards = [
@@ -45,7 +45,7 @@ class Engine:
         write(pl.concat(boards), out / "segment_boards.parquet")
 
     def peer_boards(self, files: str, views_folder: Path, out: Path) -> None:
-        """Four kinds of boards, with ranks."""
+        """Computes four kinds of boards, with ranks."""
         visible = visible_efforts(files).collect(engine="streaming").lazy()
         zero = pl.lit(0)
         boards = [
@@ -60,7 +60,7 @@ class Engine:
         write(rows, out / "peer_boards.parquet")
 
     def authorizations(self, files: str, views_folder: Path, out: Path) -> None:
-        """The athletes that are connected to each application."""
+        """Lists the athletes that are connected to each application."""
         connected = pl.scan_parquet(files).filter(pl.col("revoked_at").is_null(), ~pl.col("athlete_is_deleted"))
         rows = connected.group_by("application_id", "athlete_id").agg(authorizations=pl.len())
         write(rows, out / "application_athletes.parquet")
@@ -74,8 +74,8 @@ def write(rows: pl.LazyFrame, out: Path) -> None:
     rows.sink_parquet(out, compression="zstd", compression_level=1, maintain_order=False, engine="streaming")
 
 
-def once(views, files: str) -> pl.LazyFrame:
-    """Each event once, with the columns that views read. Records of the same event share owner, time and event id."""
+def deduplicate(views, files: str) -> pl.LazyFrame:
+    """Deduplicates events, with the columns that views read. Duplicates share owner, time and event id."""
     readers = [view for view in views if view.over is None]
     columns = {column for view in readers for column in [*view.group, *view.dimensions, "amount"]} - {"owner_id"}
     return pl.scan_parquet(files).group_by("owner_id", "at", "event_id").agg(pl.col(sorted(columns)).first())
@@ -89,19 +89,19 @@ def from_events(view, events: pl.LazyFrame) -> pl.LazyFrame:
 
 def rolled_up(view, views, rows: pl.DataFrame) -> pl.LazyFrame:
     """The rows of a view that reads from another one."""
-    below = next(other for other in views if other.name == view.over)
+    base = next(other for other in views if other.name == view.over)
     frame = rows.lazy()
     for column in view.keys:
-        if column == "bucket" and view.bucket != below.bucket:
+        if column == "bucket" and view.bucket != base.bucket:
             frame = frame.with_columns(bucket=pl.col("bucket").dt.truncate(BUCKETS[view.bucket]))
-        elif column.endswith("_cell") and column not in below.keys:
+        elif column.endswith("_cell") and column not in base.keys:
             frame = frame.with_columns(cell(f"{column.removesuffix('_cell')}_id").alias(column))
     return frame.group_by(view.keys).agg(count=pl.col("count").sum())
 
 
 def cell(column: str) -> pl.Expr:
-    """`jobs::sketch::cell`: XXH3 of the eight bytes of an id, then its register and rank. Products wrap. Polars has no shifts: they are
-    products and quotients of powers of two."""
+    """`jobs::sketch::compute_cell`: XXH3 of the eight bytes of an id, then its register and rank. Products wrap. Polars has no shifts, so
+    they are multiplications and divisions by powers of two."""
     u64 = lambda number: pl.lit(number, dtype=pl.UInt64)
     left = lambda value, bits: value * u64(1 << bits)
     right = lambda value, bits: value // u64(1 << bits)
@@ -116,7 +116,7 @@ def cell(column: str) -> pl.Expr:
 
 
 def visible_efforts(files: str) -> pl.LazyFrame:
-    """Efforts that count, with what places them on boards."""
+    """Selects visible efforts, with the columns that assign them to boards."""
     weight, age = pl.col("weight_kg"), pl.col("day") // 10_000 - pl.col("birth_year")
     hidden = pl.col("is_hidden") | pl.col("is_deleted") | pl.col("athlete_is_deleted") | pl.col("athlete_is_disqualified")
     classes = [(55, 0), (65, 55), (75, 65), (85, 75), (95, 85), (105, 95), (115, 105)]
@@ -124,13 +124,13 @@ def visible_efforts(files: str) -> pl.LazyFrame:
     return pl.scan_parquet(files).filter(~hidden).select(
         "segment_id", "athlete_id", "elapsed_time", effort_id="id", activity_id="activity_id", started_at="started_at",
         day=pl.col("day"), gender="gender", birth_year="birth_year",
-        weight_class=stepped(weight, classes, 115),
-        age_group=pl.when(age >= 0).then(stepped(age, ages, 75)),
+        weight_class=classify(weight, classes, 115),
+        age_group=pl.when(age >= 0).then(classify(age, ages, 75)),
     )
 
 
-def stepped(value: pl.Expr, steps: list[tuple[int, int]], last: int) -> pl.Expr:
-    """The class of a value: of the first step that is above it."""
+def classify(value: pl.Expr, steps: list[tuple[int, int]], last: int) -> pl.Expr:
+    """Returns the class of a value: the class of the first step above it."""
     chosen = pl.when(value.is_null()).then(pl.lit(None, dtype=pl.Int64))
     for below, number in steps:
         chosen = chosen.when(value < below).then(pl.lit(number, dtype=pl.Int64))
@@ -138,13 +138,13 @@ def stepped(value: pl.Expr, steps: list[tuple[int, int]], last: int) -> pl.Expr:
 
 
 def best(efforts: pl.LazyFrame, division: pl.Expr, period: pl.Expr) -> pl.LazyFrame:
-    """The best of each athlete on the boards of one kind."""
-    shown = ["elapsed_time", "effort_id", "activity_id", "started_at", "gender", "birth_year", "weight_class"]
+    """Selects the best effort of each athlete on boards of one kind."""
+    columns = ["elapsed_time", "effort_id", "activity_id", "started_at", "gender", "birth_year", "weight_class"]
     placed = efforts.with_columns(key=KEY, division=division.cast(pl.Int64), period=period.cast(pl.Int64))
-    return placed.group_by(MEMBER).agg(*[pl.col(column).min_by("key") for column in shown], efforts=pl.len())
+    return placed.group_by(MEMBER).agg(*[pl.col(column).min_by("key") for column in columns], efforts=pl.len())
 
 
 def least(efforts: pl.LazyFrame, division: pl.Expr, period: pl.Expr) -> pl.LazyFrame:
-    """The least key of each athlete on the boards of one kind."""
+    """Selects the smallest key of each athlete on boards of one kind."""
     placed = efforts.select("segment_id", "athlete_id", key=KEY, division=division.cast(pl.Int64), period=period.cast(pl.Int64))
     return placed.filter(pl.col("division").is_not_null()).group_by(MEMBER).agg(pl.col("key").min())

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::decoded::{Totals, totals};
 use super::input::Input;
 use super::job::Job;
-use super::ours::quiet;
-use super::{Measured, OURS, THREADS, empty};
+use super::ours::flush_disk;
+use super::{Measurement, OURS, THREADS, recreate_folder};
 
 /// The default of `BACKSTITCH_BENCH_ENGINES`. Results are compared with the first engine.
 const ENGINES: &str = "duckdb duckdb-sorted polars pyspark";
@@ -27,12 +27,12 @@ pub(crate) fn engines() -> Vec<String> {
 }
 
 /// Measures a job on an engine, with results in a folder of `work`.
-pub(crate) fn measured(engine: &str, job: &Job, input: &Input, work: &Path) -> Measured {
+pub(crate) fn measure(engine: &str, job: &Job, input: &Input, work: &Path) -> Measurement {
     let out = &work.join(engine);
     let spill = work.join("spill");
-    empty(&spill);
-    empty(out);
-    quiet();
+    recreate_folder(&spill);
+    recreate_folder(out);
+    flush_disk();
     let output = python("reference.py")
         .arg(engine)
         .arg(job.name)
@@ -42,7 +42,7 @@ pub(crate) fn measured(engine: &str, job: &Job, input: &Input, work: &Path) -> M
         .arg(spill)
         .arg(THREADS.to_string())
         .output();
-    Measured::parse(&succeeded(engine, output))
+    Measurement::parse(&parse_output(engine, output))
 }
 
 /// Returns the number of rows of a job's results, which must be equal for all engines.
@@ -52,7 +52,7 @@ pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
     let mut rows = 0;
     for other in others.chain(std::iter::once(OURS)) {
         let spill = work.join("spill");
-        empty(&spill);
+        recreate_folder(&spill);
         let output = python("compare.py")
             .arg(job.name)
             .arg(job.folder())
@@ -60,8 +60,8 @@ pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
             .arg(work.join(other))
             .arg(spill)
             .output();
-        let said = succeeded("compare.py", output);
-        rows = said["rows"].as_u64().expect("a number of rows");
+        let report = parse_output("compare.py", output);
+        rows = report["rows"].as_u64().expect("a number of rows");
     }
     rows
 }
@@ -70,7 +70,7 @@ pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
 /// their number of rows. Used for inputs too large to compare row by row.
 pub(crate) fn expect_same_totals(job: &Job, input: &Input, work: &Path) -> u64 {
     let spill = work.join("spill");
-    empty(&spill);
+    recreate_folder(&spill);
     let output = python("totals.py")
         .arg(input.files())
         .arg(job.folder())
@@ -78,9 +78,9 @@ pub(crate) fn expect_same_totals(job: &Job, input: &Input, work: &Path) -> u64 {
         .arg(THREADS.to_string())
         .output();
     let expected: Totals =
-        serde_json::from_value(succeeded("totals.py", output)).expect("totals by view");
-    let (found, rows) = totals(job, &work.join("data"));
-    assert_eq!(expected, found, "what each bucket of each view has");
+        serde_json::from_value(parse_output("totals.py", output)).expect("totals by view");
+    let (actual, rows) = totals(job, &work.join("data"));
+    assert_eq!(expected, actual, "what each bucket of each view has");
     rows
 }
 
@@ -94,9 +94,9 @@ fn python(program: &str) -> Command {
 }
 
 /// Parses the last line printed by a program as JSON.
-fn succeeded(what: &str, output: std::io::Result<Output>) -> Value {
+fn parse_output(program: &str, output: std::io::Result<Output>) -> Value {
     let output = output.expect("starting Python");
-    assert!(output.status.success(), "{what}: {}", output.status);
+    assert!(output.status.success(), "{program}: {}", output.status);
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().last().unwrap_or_default();
     serde_json::from_str(last).expect("JSON")

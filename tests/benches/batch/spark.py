@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
-from views import is_read_from, tallies
+from views import aggregate_views, is_read_from
 
 VERSION = pyspark.__version__
-# Of the machine's memory; what does not fit is spilled.
-MEMORY_PART = 2
+# Divisor of the machine's memory; data that does not fit is spilled.
+MEMORY_DIVISOR = 2
 BUCKETS_US = {"quarter": 900_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
 GENDER = "CASE gender WHEN 'F' THEN 1L WHEN 'M' THEN 2L ELSE 3L END"
 AGES = [(20, 0), (25, 20), (35, 25), (45, 35), (55, 45), (65, 55), (70, 65), (75, 70)]
@@ -20,7 +20,7 @@ class Engine:
 
     def __init__(self, threads: int, spill: Path):
         settings = {
-            "spark.driver.memory": f"{memory_gib() // MEMORY_PART}g",
+            "spark.driver.memory": f"{memory_gib() // MEMORY_DIVISOR}g",
             "spark.local.dir": str(spill),
             "spark.sql.shuffle.partitions": str(4 * threads),
             "spark.sql.session.timeZone": "UTC",
@@ -44,18 +44,18 @@ class Engine:
         return self.session.sql(query)
 
     def read(self, files: str, table: str) -> None:
-        """Makes files a table."""
+        """Registers files as a table."""
         self.session.read.parquet(files).createOrReplaceTempView(table)
 
     def write(self, rows, out: Path) -> None:
         rows.write.mode("overwrite").parquet(str(out))
 
     def plays(self, files: str, views_folder: Path, out: Path) -> None:
-        """Each event once, then the detail and what is made of it. What others read from is read again from its
-        files."""
-        views = tallies(views_folder, "plays")
+        """Deduplicates events, then computes the detail view and its roll-ups. Views that others read are read again from
+        their files."""
+        views = aggregate_views(views_folder, "plays")
         self.read(files, "records")
-        self.sql(once(views)).createOrReplaceTempView("events")
+        self.sql(deduplicate(views)).createOrReplaceTempView("events")
         if sum(view.over is None for view in views) > 1:
             self.write(self.sql("SELECT * FROM events"), out / "events")
             self.read(str(out / "events"), "events")
@@ -66,7 +66,7 @@ class Engine:
                 self.read(str(written), view.name)
 
     def efforts(self, files: str, views_folder: Path, out: Path) -> None:
-        """The boards of segments. A gender and a weight class are a member's own, so its best is that of the overall board."""
+        """Computes the boards of segments. Gender and weight class are constant for a member, so the overall board has the best effort."""
         self.read(files, "efforts")
         self.sql(VISIBLE).createOrReplaceTempView("visible")
         self.sql(best("0L", "0L")).createOrReplaceTempView("overall")
@@ -87,7 +87,7 @@ class Engine:
         self.write(self.sql(rows), out / "segment_boards.parquet")
 
     def peer_boards(self, files: str, views_folder: Path, out: Path) -> None:
-        """Four kinds of boards, with ranks."""
+        """Computes four kinds of boards, with ranks."""
         self.read(files, "efforts")
         self.sql(VISIBLE).createOrReplaceTempView("visible")
         boards = [
@@ -104,7 +104,7 @@ class Engine:
         self.write(self.sql(rows), out / "peer_boards.parquet")
 
     def authorizations(self, files: str, views_folder: Path, out: Path) -> None:
-        """The athletes that are connected to each application."""
+        """Lists the athletes that are connected to each application."""
         self.read(files, "authorizations")
         rows = self.sql(
             "SELECT application_id, athlete_id, count(*) AS authorizations FROM authorizations "
@@ -117,19 +117,19 @@ class Engine:
 
 
 def memory_gib() -> int:
-    """The machine's memory."""
+    """Returns the machine's memory."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) >> 20
-    raise SystemExit("/proc/meminfo does not tell how much memory there is")
+    raise SystemExit("/proc/meminfo has no MemTotal")
 
 
-def once(views) -> str:
-    """Each event once, with the columns that views read. Records of the same event share owner, time and event id."""
+def deduplicate(views) -> str:
+    """Deduplicates events, with the columns that views read. Duplicates share owner, time and event id."""
     readers = [view for view in views if view.over is None]
     columns = {column for view in readers for column in [*view.group, *view.dimensions, "amount"]} - {"owner_id"}
-    picked = ", ".join(f"first({column}) AS {column}" for column in sorted(columns))
-    return f"SELECT owner_id, at, {picked} FROM records GROUP BY owner_id, at, event_id"
+    selected = ", ".join(f"first({column}) AS {column}" for column in sorted(columns))
+    return f"SELECT owner_id, at, {selected} FROM records GROUP BY owner_id, at, event_id"
 
 
 def from_events(view) -> str:
@@ -142,12 +142,12 @@ def from_events(view) -> str:
 
 def rolled_up(view, views) -> str:
     """The rows of a view that reads from another one."""
-    below = next(other for other in views if other.name == view.over)
+    base = next(other for other in views if other.name == view.over)
     columns = []
     for column in view.keys:
-        if column == "bucket" and view.bucket != below.bucket:
+        if column == "bucket" and view.bucket != base.bucket:
             columns.append(f"date_trunc('{view.bucket}', bucket) AS bucket")
-        elif column.endswith("_cell") and column not in below.keys:
+        elif column.endswith("_cell") and column not in base.keys:
             columns.append(f"{cell(column.removesuffix('_cell') + '_id')} AS {column}")
         else:
             columns.append(column)
@@ -155,32 +155,32 @@ def rolled_up(view, views) -> str:
 
 
 def cell(column: str) -> str:
-    """`jobs::sketch::cell`: XXH3 of the eight bytes of an id, then its register and rank."""
+    """`jobs::sketch::compute_cell`: XXH3 of the eight bytes of an id, then its register and rank."""
     rotated = lambda value, bits: f"(shiftleft({value}, {bits}) | shiftrightunsigned({value}, {64 - bits}))"
-    factor, flip = signed(0x9FB21C651E98DF25), signed(0xC73AB174C5ECD5A2)
+    factor, flip = to_signed(0x9FB21C651E98DF25), to_signed(0xC73AB174C5ECD5A2)
     keyed = f"({rotated(column, 32)} ^ {flip})"
-    # Each step names the one before several times: a function of one argument keeps the text short.
-    step = lambda value, then: f"aggregate(array({value}), 0L, (_, h) -> {then})"
+    # Each step uses the previous value several times; a lambda keeps the text short.
+    step = lambda value, expression: f"aggregate(array({value}), 0L, (_, h) -> {expression})"
     hash = step(keyed, f"(h ^ {rotated('h', 49)} ^ {rotated('h', 24)}) * {factor}")
     hash = step(hash, f"(h ^ (shiftrightunsigned(h, 35) + 8L)) * {factor}")
     rank = "(shiftrightunsigned(h, 10) | 9007199254740992L)"
-    ended = f"(h & 1023L) * 64L + bit_count(({rank} & -{rank}) - 1L)"
-    return step(step(hash, "h ^ shiftrightunsigned(h, 28)"), ended)
+    combined = f"(h & 1023L) * 64L + bit_count(({rank} & -{rank}) - 1L)"
+    return step(step(hash, "h ^ shiftrightunsigned(h, 28)"), combined)
 
 
-def signed(number: int) -> str:
-    """A number of 64 bits, as Spark has them."""
+def to_signed(number: int) -> str:
+    """Formats an unsigned 64-bit number as Spark's signed one."""
     return f"({number - (1 << 64) if number >> 63 else number}L)"
 
 
-def stepped(value: str, steps: list[tuple[int, int]], last: int) -> str:
-    """The class of a value: of the first step that is above it."""
+def classify(value: str, steps: list[tuple[int, int]], last: int) -> str:
+    """Returns the class of a value: the class of the first step above it."""
     cases = " ".join(f"WHEN {value} < {below} THEN {number}L" for below, number in steps)
     return f"CASE WHEN {value} IS NULL THEN NULL {cases} ELSE {last}L END"
 
 
 def best(division: str, period: str, condition: str = "true") -> str:
-    """The best of each athlete on the boards of one kind."""
+    """Selects the best effort of each athlete on boards of one kind."""
     return (
         f"SELECT segment_id, {division} AS division, {period} AS period, athlete_id, "
         "min(struct(elapsed_time, id AS effort_id, activity_id, started_at)) AS effort, first(gender) AS gender, "
@@ -190,7 +190,7 @@ def best(division: str, period: str, condition: str = "true") -> str:
 
 
 def least(division: str, period: str, condition: str = "true") -> str:
-    """The least time and id of each athlete on the boards of one kind."""
+    """Selects the smallest time and id of each athlete on boards of one kind."""
     return (
         f"SELECT segment_id, {division} AS division, {period} AS period, athlete_id, min(struct(elapsed_time, id AS effort_id)) AS effort "
         f"FROM visible WHERE {condition} GROUP BY segment_id, athlete_id, {division}, {period}"
@@ -200,8 +200,8 @@ def least(division: str, period: str, condition: str = "true") -> str:
 AGE = "(day DIV 10000 - birth_year)"
 VISIBLE = f"""
 SELECT segment_id, athlete_id, elapsed_time, id, activity_id, started_at, day, gender, birth_year,
-    {stepped('weight_kg', WEIGHTS, 115)} AS weight_class,
-    CASE WHEN {AGE} >= 0 THEN {stepped(AGE, AGES, 75)} END AS age_group
+    {classify('weight_kg', WEIGHTS, 115)} AS weight_class,
+    CASE WHEN {AGE} >= 0 THEN {classify(AGE, AGES, 75)} END AS age_group
 FROM efforts
 WHERE NOT is_hidden AND NOT is_deleted AND NOT athlete_is_deleted AND NOT athlete_is_disqualified
 """

@@ -1,11 +1,11 @@
 //! Figures of several rounds, as a table.
 
-use super::{Measured, OURS};
+use super::{Measurement, OURS};
 
 /// Measurements by engine and round.
 pub(crate) struct Rounds {
     /// Backstitch is the first.
-    engines: Vec<(String, Vec<Measured>)>,
+    engines: Vec<(String, Vec<Measurement>)>,
 }
 
 impl Rounds {
@@ -16,7 +16,7 @@ impl Rounds {
         }
     }
 
-    pub(crate) fn add(&mut self, engine: usize, measured: Measured) {
+    pub(crate) fn add(&mut self, engine: usize, measured: Measurement) {
         let (name, rounds) = self.engines.get_mut(engine).expect("an engine");
         eprintln!(
             "{name}: {:.1} s, {:.2} GB",
@@ -27,20 +27,21 @@ impl Rounds {
     }
 
     /// Formats a Markdown table. A ratio is the median of the ratios of single rounds.
-    pub(crate) fn table(&self, what: &str, checked: &str) -> String {
+    pub(crate) fn table(&self, title: &str, checked: &str) -> String {
         let mut text = format!(
-            "{what}. {checked}\n\n\
+            "{title}. {checked}\n\n\
              | engine | seconds (of each round) | ours takes | peak memory, GB | ours takes |\n|---|---|---|---|---|\n"
         );
         let ours = self.engines.first().map_or(&[][..], |(_, rounds)| rounds);
         for (name, rounds) in &self.engines {
-            let seconds = |measured: &Measured| measured.seconds;
-            let each: Vec<String> = rounds.iter().map(|m| format!("{:.1}", m.seconds)).collect();
+            let seconds = |measured: &Measurement| measured.seconds;
+            let by_round: Vec<String> =
+                rounds.iter().map(|m| format!("{:.1}", m.seconds)).collect();
             let version = rounds.first().map_or("", |measured| &measured.version);
             text += &format!(
                 "| {name} {version} | {:.1} ({}) | {:.2} | {:.2} | {:.2} |\n",
                 median(rounds.iter().map(seconds)),
-                each.join(", "),
+                by_round.join(", "),
                 ratio(ours, rounds, seconds),
                 median(rounds.iter().map(gigabytes)),
                 ratio(ours, rounds, gigabytes),
@@ -51,12 +52,16 @@ impl Rounds {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-fn gigabytes(measured: &Measured) -> f64 {
+fn gigabytes(measured: &Measurement) -> f64 {
     measured.peak_bytes as f64 / 1e9
 }
 
 /// Returns the median ratio of Backstitch's figure to another engine's in the same round.
-fn ratio(ours: &[Measured], others: &[Measured], figure: impl Fn(&Measured) -> f64) -> f64 {
+fn ratio(
+    ours: &[Measurement],
+    others: &[Measurement],
+    figure: impl Fn(&Measurement) -> f64,
+) -> f64 {
     let pairs = ours.iter().zip(others);
     median(pairs.map(|(ours, other)| figure(ours) / figure(other)))
 }

@@ -1,5 +1,5 @@
-"""The definitions of our own views, as every engine here reads them: from jobs/views, so that a view that is added there is in the
-comparison too. What a definition means is written once for each engine, in its own module."""
+"""Reads the definitions of our views from jobs/views, so that the comparison includes views that are added there. The module of each engine
+implements the definitions."""
 
 import tomllib
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ BUCKETS = ("quarter", "hour", "day", "month", "all")
 
 
 @dataclass(frozen=True)
-class Tally:
-    """A view that adds up plays, from the plays themselves or from the rows of another one."""
+class AggregateView:
+    """A view that sums plays, read from the plays or from another view."""
 
     name: str
     over: str | None
@@ -20,32 +20,32 @@ class Tally:
 
     @property
     def keys(self) -> list[str]:
-        """The columns that tell its rows apart, in the order of the key."""
+        """The key columns, in the order of the key."""
         bucket = [] if self.bucket == "all" else ["bucket"]
         return [*self.group, *bucket, *self.dimensions]
 
 
-def tallies(folder: Path, source: str) -> list[Tally]:
-    """The tallies of a source, each after the one that it reads from."""
+def aggregate_views(folder: Path, source: str) -> list[AggregateView]:
+    """Returns the aggregate views of a source, each after the view that it reads."""
     waiting = {}
     for file in sorted(folder.glob("*/job.toml")):
         job = tomllib.loads(file.read_text())
         if job["kind"] == "aggregate" and job["source"] == source and job["layers"] in ("both", "batch"):
             name, over = file.parent.name, job.get("over")
-            waiting[name] = Tally(name, over, job["bucket"], tuple(job["group"]), tuple(job["dimensions"]))
-    ordered: list[Tally] = []
+            waiting[name] = AggregateView(name, over, job["bucket"], tuple(job["group"]), tuple(job["dimensions"]))
+    ordered: list[AggregateView] = []
     while waiting:
         ready = [view for view in waiting.values() if view.over not in waiting]
         if not ready:
-            raise SystemExit(f"views that read from each other: {', '.join(waiting)}")
+            raise SystemExit(f"views read from each other: {', '.join(waiting)}")
         for view in ready:
             if view.bucket not in BUCKETS:
-                raise SystemExit(f"{view.name}: no engine here knows the bucket {view.bucket!r}")
+                raise SystemExit(f"{view.name}: unknown bucket {view.bucket!r}")
             ordered.append(view)
             del waiting[view.name]
     return ordered
 
 
-def is_read_from(view: Tally, views: list[Tally]) -> bool:
-    """Whether another view is made of its rows."""
+def is_read_from(view: AggregateView, views: list[AggregateView]) -> bool:
+    """Returns whether another view reads its rows."""
     return any(other.over == view.name for other in views)

@@ -14,17 +14,17 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{Process, Server, done};
+use tests::process::{Process, Server, run_ok};
 use tests::servers::Addresses;
 use tests::world::World;
 use tokio::runtime::Runtime;
 
 use self::posts::FRESH_MAX;
-use super::boards::{done_with, filled, pause, write};
+use super::boards::{measure_cache, pause, run_ok_with, write};
 use super::load::{Load, load};
 use super::sql::Sql;
 use super::stored::{self, Redis};
-use super::{rate, say, timed};
+use super::{measure_time, print_figure, rate};
 
 const PARTITIONS: u32 = 4;
 /// Authorizations for each application, and the minimum number of applications.
@@ -61,9 +61,9 @@ pub(crate) fn run(rows: u64) {
         bench.applications,
         rows / 5
     );
-    bench.bring_in();
-    bench.before_a_run();
-    bench.batch();
+    bench.import_rows();
+    bench.measure_before_run();
+    bench.measure_batch();
     let server = Server::start_with(bench.installation.data(), UNCACHED, &[]);
     bench.check(&server.client);
     println!("after the batch run, nothing live");
@@ -72,35 +72,35 @@ pub(crate) fn run(rows: u64) {
     let speed = ["speed", "--source", "authorizations"];
     let counting = Process::start_with(bench.installation.data(), UNCACHED, &speed);
     bench.connect(LARGEST, live);
-    bench.counts(&server.client, LARGEST);
+    bench.wait_until_counted(&server.client, LARGEST);
     println!("{live} live changes of the largest");
     bench.measure(&server, &bench.largest()[..1]);
-    let (is_done, said) = counting.end();
-    assert!(is_done, "{said:?}");
+    let (is_done, outputs) = counting.end();
+    assert!(is_done, "{outputs:?}");
     bench.check(&server.client);
     drop(server);
-    bench.events(UNCACHED, "no board in Redis");
+    bench.measure_events(UNCACHED, "no board in Redis");
     let server = Server::start_with(bench.installation.data(), CACHED, &[]);
     let speed = Process::start_with(bench.installation.data(), CACHED, &speed);
     if bench.fill(&server.client) {
         println!("the board of the largest in Redis");
         bench.measure(&server, &bench.largest()[..1]);
     }
-    bench.freshness(&server);
-    bench.posts(&server);
-    for (what, (now, most)) in [
+    bench.measure_freshness(&server);
+    bench.measure_posts(&server);
+    for (role, (current, peak)) in [
         ("serve", server.memory_bytes()),
         ("speed", speed.memory_bytes()),
     ] {
-        let what = format!("memory of {what}, MiB now, at most");
-        say(what, format_args!("{}, {}", now >> 20, most >> 20));
+        let role = format!("memory of {role}, MiB now, at most");
+        print_figure(role, format_args!("{}, {}", current >> 20, peak >> 20));
     }
-    let (is_done, said) = speed.end();
-    assert!(is_done, "{said:?}");
-    done_with(&bench.installation, CACHED, &SPEED);
+    let (is_done, outputs) = speed.end();
+    assert!(is_done, "{outputs:?}");
+    run_ok_with(&bench.installation, CACHED, &SPEED);
     bench.check(&server.client);
     drop(server);
-    bench.events(CACHED, "the board of the largest in Redis");
+    bench.measure_events(CACHED, "the board of the largest in Redis");
     let server = Server::start_with(bench.installation.data(), CACHED, &[]);
     bench.check(&server.client);
 }
@@ -124,20 +124,20 @@ struct Bench {
 
 /// A measured question: the HTTP paths, the SQL, and its number of connections.
 struct Question {
-    what: &'static str,
+    label: &'static str,
     rounds: Vec<Vec<String>>,
     statement: String,
     connections_max: usize,
 }
 
-fn count_of(application: impl std::fmt::Display) -> String {
+fn count_query(application: impl std::fmt::Display) -> String {
     format!(
         "SELECT count(DISTINCT athlete_id) FROM authorizations \
          WHERE application_id = {application} AND revoked_at_us IS NULL;"
     )
 }
 
-fn one(application: u64) -> String {
+fn application_path(application: u64) -> String {
     format!("{LIST}/{application}")
 }
 
@@ -164,34 +164,34 @@ impl Bench {
     }
 
     /// Imports rows into PostgreSQL, and through Kafka into Redis.
-    fn bring_in(&mut self) {
+    fn import_rows(&mut self) {
         let applications = (1..=self.applications).map(|id| application(id, CAPACITY));
         let file = write(&self.installation, "applications.jsonl", applications);
-        done(self.installation.data(), &["ingest", "applications", &file]);
+        run_ok(self.installation.data(), &["ingest", "applications", &file]);
         let file = self.installation.folder().join("authorizations.jsonl");
         let file = file.to_string_lossy();
         let (rows, applications) = (self.rows.to_string(), self.applications.to_string());
         // Each athlete occurs once, so every other one is unconnected.
         let athletes = 2 * self.rows;
-        let of = athletes.to_string();
+        let athlete_count = athletes.to_string();
         let shape = ["--shape", "article", "--revoked", "0", "--seed", "1"];
-        let made = [
+        let args = [
             "generate",
             "authorizations",
             "--rows",
             &rows,
             "--athletes",
-            &of,
+            &athlete_count,
             "--applications",
             &applications,
             "-o",
             &file,
         ];
-        done(self.installation.data(), &[&made[..], &shape[..]].concat());
+        run_ok(self.installation.data(), &[&args[..], &shape[..]].concat());
         let ingest = ["ingest", "authorizations", &file];
-        let (took, _) = timed(|| done(self.installation.data(), &ingest));
-        let what = "authorizations from JSON lines into PostgreSQL";
-        say(what, format_args!("{:.0}/s", rate(self.rows, took)));
+        let (took, _) = measure_time(|| run_ok(self.installation.data(), &ingest));
+        let label = "authorizations from JSON lines into PostgreSQL";
+        print_figure(label, format_args!("{:.0}/s", rate(self.rows, took)));
         self.sql.run("VACUUM ANALYZE authorizations;");
         let step = athletes.div_ceil(SEARCHED_ATHLETES);
         let free = self.sql.run(&format!(
@@ -203,57 +203,58 @@ impl Bench {
             .lines()
             .map(|line| line.parse().expect("an id"))
             .collect();
-        let (took, _) = timed(|| done_with(&self.installation, UNCACHED, &SPEED));
-        let what = "changed groups from PostgreSQL into Redis, before a first run";
-        say(what, format_args!("{:.0}/s", rate(self.rows, took)));
+        let (took, _) = measure_time(|| run_ok_with(&self.installation, UNCACHED, &SPEED));
+        let label = "changed groups from PostgreSQL into Redis, before a first run";
+        print_figure(label, format_args!("{:.0}/s", rate(self.rows, took)));
     }
 
     /// Measures a count while only live state contains it.
-    fn before_a_run(&mut self) {
+    fn measure_before_run(&mut self) {
         let namespace = &self.installation.options().namespace;
         let bytes = self.redis.bytes(namespace, Source::Authorizations);
         let bytes = self.runtime.block_on(bytes);
-        say(
+        print_figure(
             "live state in Redis, bytes an athlete",
-            format_args!("{:.0}", each(bytes, self.rows)),
+            format_args!("{:.0}", ratio(bytes, self.rows)),
         );
         let server = Server::start_with(self.installation.data(), UNCACHED, &[]);
         let middle = self.middle();
-        for (what, id) in [("the largest", LARGEST), ("one of middle size", middle)] {
+        for (size, id) in [("the largest", LARGEST), ("one of middle size", middle)] {
             let sent = self.runtime.block_on(self.redis.sent());
-            let (took, (status, body)) = timed(|| server.client.get(&one(id)));
+            let (took, (status, body)) = measure_time(|| server.client.get(&application_path(id)));
             let sent = self.runtime.block_on(self.redis.sent()) - sent;
-            let count = self.sql.number(&count_of(id));
+            let count = self.sql.query_number(&count_query(id));
             if status == 200 {
                 let answer: Value = serde_json::from_str(&body).expect("an answer");
                 assert_eq!(answer["connected_athletes"], count, "application {id}");
             }
-            say(
-                format_args!("count of {what} ({count}) before a first run, ms"),
+            print_figure(
+                format_args!("count of {size} ({count}) before a first run, ms"),
                 format_args!(
                     "{:.0}, {sent} bytes from Redis ({:.0} an athlete), status {status}",
                     took.as_secs_f64() * 1_000.0,
-                    each(sent, count)
+                    ratio(sent, count)
                 ),
             );
         }
-        let (_, most) = server.memory_bytes();
-        say("  memory of serve after it, MiB at most", most >> 20);
+        let (_, peak) = server.memory_bytes();
+        print_figure("  memory of serve after it, MiB at most", peak >> 20);
     }
 
-    fn batch(&self) {
-        let (took, _) = timed(|| done_with(&self.installation, UNCACHED, &["batch", "run"]));
+    fn measure_batch(&self) {
+        let (took, _) =
+            measure_time(|| run_ok_with(&self.installation, UNCACHED, &["batch", "run"]));
         let took = took.as_secs_f64();
-        say("the run that takes them in, s", format_args!("{took:.1}"));
-        done_with(&self.installation, UNCACHED, &SPEED);
+        print_figure("the run that takes them in, s", format_args!("{took:.1}"));
+        run_ok_with(&self.installation, UNCACHED, &SPEED);
         let namespace = &self.installation.options().namespace;
         let (nodes, bytes) = self.runtime.block_on(stored::nodes(namespace));
-        say(
+        print_figure(
             "boards in Cassandra",
             format_args!(
                 "{nodes} rows, one for {:.0} athletes; {:.1} bytes an athlete",
-                each(self.rows, nodes),
-                each(bytes, self.rows)
+                ratio(self.rows, nodes),
+                ratio(bytes, self.rows)
             ),
         );
     }
@@ -271,9 +272,12 @@ impl Bench {
     }
 
     /// Waits until the count of an application equals PostgreSQL's.
-    fn counts(&self, client: &Client, application: u64) {
-        let (begun, count) = (Instant::now(), self.sql.number(&count_of(application)));
-        while client.json(&one(application))["connected_athletes"] != count {
+    fn wait_until_counted(&self, client: &Client, application: u64) {
+        let (begun, count) = (
+            Instant::now(),
+            self.sql.query_number(&count_query(application)),
+        );
+        while client.get_json(&application_path(application))["connected_athletes"] != count {
             assert!(begun.elapsed() < FRESH_MAX, "it is counted");
             pause(Duration::from_millis(100));
         }
@@ -295,7 +299,10 @@ impl Bench {
             .collect();
         let mut served = BTreeMap::new();
         for page in pages(client) {
-            for application in client.json(&page)["applications"].as_array().expect("some") {
+            for application in client.get_json(&page)["applications"]
+                .as_array()
+                .expect("some")
+            {
                 assert_eq!(application["provenance"]["complete"], true, "{application}");
                 let id = application["id"].as_i64().expect("an id");
                 let count = application["connected_athletes"].as_u64();
@@ -307,46 +314,46 @@ impl Bench {
 
     /// Returns the questions for single applications and for all.
     fn questions(&self) -> Vec<Question> {
-        let mut all = self.largest();
-        for (what, id) in [
+        let mut questions = self.largest();
+        for (label, id) in [
             ("one of middle size", self.middle()),
             ("one with one athlete", self.applications),
         ] {
-            all.push(Question {
-                what,
-                rounds: vec![vec![one(id)]],
-                statement: count_of(id),
+            questions.push(Question {
+                label,
+                rounds: vec![vec![application_path(id)]],
+                statement: count_query(id),
                 connections_max: 32,
             });
         }
         let (last, turns) = (self.applications, TURNS.min(self.applications));
-        let turns = (0..turns).map(|turn| vec![one(1 + turn * (last / turns))]);
-        all.push(Question {
-            what: "one after the other, 1,000 by turns",
+        let turns = (0..turns).map(|turn| vec![application_path(1 + turn * (last / turns))]);
+        questions.push(Question {
+            label: "one after the other, 1,000 by turns",
             rounds: turns.collect(),
-            statement: format!("\\set id random(1, {last})\n{}", count_of(":id")),
+            statement: format!("\\set id random(1, {last})\n{}", count_query(":id")),
             connections_max: 32,
         });
         let counts = "SELECT application_id, count(DISTINCT athlete_id) FROM authorizations \
                       WHERE revoked_at_us IS NULL GROUP BY application_id";
-        all.push(Question {
-            what: "a page: the 50 with most athletes",
+        questions.push(Question {
+            label: "a page: the 50 with most athletes",
             rounds: vec![vec![format!("{LIST}?sort=connected&limit=50")]],
             statement: format!("{counts} ORDER BY 2 DESC LIMIT 50;"),
             connections_max: 1,
         });
-        all.push(Question {
-            what: "all applications, in pages of 1,000",
+        questions.push(Question {
+            label: "all applications, in pages of 1,000",
             rounds: Vec::new(),
             statement: format!("{counts};"),
             connections_max: 1,
         });
-        all
+        questions
     }
 
     fn largest(&self) -> Vec<Question> {
         let ways = [
-            ("the largest", count_of(LARGEST)),
+            ("the largest", count_query(LARGEST)),
             (
                 "the largest, and SQL by way of the index",
                 format!(
@@ -359,9 +366,9 @@ impl Bench {
                 format!("SELECT athletes FROM connected WHERE application_id = {LARGEST};"),
             ),
         ];
-        let ways = ways.into_iter().map(|(what, statement)| Question {
-            what,
-            rounds: vec![vec![one(LARGEST)]],
+        let ways = ways.into_iter().map(|(label, statement)| Question {
+            label,
+            rounds: vec![vec![application_path(LARGEST)]],
             statement,
             connections_max: 32,
         });
@@ -374,35 +381,40 @@ impl Bench {
             if rounds.is_empty() {
                 rounds.push(pages(&server.client));
             }
-            let mut told = String::new();
+            let mut figures = String::new();
             for connections in CONNECTIONS {
                 let ours = load(server.client.address(), &rounds, connections);
                 let ours = self.runtime.block_on(ours);
-                assert_eq!(ours.failed, 0, "{}", question.what);
-                write!(told, " | {connections}: {}", shown(&ours)).expect("text");
+                assert_eq!(ours.failed, 0, "{}", question.label);
+                write!(figures, " | {connections}: {}", format_load(&ours)).expect("text");
                 if connections <= question.connections_max {
                     let sql = self.sql.load(&question.statement, connections);
                     let ratios = format!("p99 {:.2}, rate", sql.p99_ms / ours.p99_ms);
                     let rates = ours.rate / sql.rate;
-                    write!(told, " beside {} ({ratios} {rates:.2})", shown(&sql)).expect("text");
+                    write!(
+                        figures,
+                        " beside {} ({ratios} {rates:.2})",
+                        format_load(&sql)
+                    )
+                    .expect("text");
                 }
             }
-            say(question.what, told);
+            print_figure(question.label, figures);
         }
     }
 
     /// Connects this many new athletes to an application, in PostgreSQL and in the log. Returns
     /// their authorizations.
     fn connect(&mut self, application: u64, count: u64) -> std::ops::Range<u64> {
-        let some = self.added..self.added + count;
-        self.added = some.end;
-        self.ingest(application, some.clone(), false);
-        some
+        let numbers = self.added..self.added + count;
+        self.added = numbers.end;
+        self.ingest(application, numbers.clone(), false);
+        numbers
     }
 
     /// Ingests authorizations of an application, or their revocations; returns the time.
-    fn ingest(&self, application: u64, some: std::ops::Range<u64>, revoke: bool) -> Duration {
-        let lines = some.map(|number| {
+    fn ingest(&self, application: u64, numbers: std::ops::Range<u64>, revoke: bool) -> Duration {
+        let lines = numbers.map(|number| {
             let mut line = json!({"id": FIRST_ID + number, "application_id": application,
                 "athlete_id": self.athlete(number), "created_at": "2026-01-01T00:00:00Z"});
             if revoke {
@@ -413,7 +425,7 @@ impl Bench {
         });
         let file = write(&self.installation, "more.jsonl", lines);
         let ingest = ["ingest", "authorizations", &file];
-        timed(|| done_with(&self.installation, UNCACHED, &ingest)).0
+        measure_time(|| run_ok_with(&self.installation, UNCACHED, &ingest)).0
     }
 
     /// Returns an athlete who was never connected.
@@ -426,24 +438,24 @@ impl Bench {
     /// Requests the largest application until its board is in Redis; returns whether that happens.
     fn fill(&self, client: &Client) -> bool {
         let (begun, source) = (Instant::now(), Source::Authorizations);
-        while filled(&self.runtime, &self.world.stores, source).0 == 0 {
+        while measure_cache(&self.runtime, &self.world.stores, source).0 == 0 {
             if begun.elapsed() > FILL_MAX {
-                say("the board of the largest in Redis", "not in time");
+                print_figure("the board of the largest in Redis", "not in time");
                 return false;
             }
             // A live count answers requests for the size alone, so a page is requested.
             let page = format!("/api/v1/boards/applications/{LARGEST}?limit=1");
-            let _answer = client.json(&page);
+            let _answer = client.get_json(&page);
             pause(Duration::from_millis(20));
         }
-        let (_, bytes) = filled(&self.runtime, &self.world.stores, source);
-        let rows = self.sql.number(&count_of(LARGEST));
-        say(
+        let (_, bytes) = measure_cache(&self.runtime, &self.world.stores, source);
+        let rows = self.sql.query_number(&count_query(LARGEST));
+        print_figure(
             "the board of the largest in Redis after the first request, s",
             format_args!(
                 "{:.2}, {:.0} bytes an athlete",
                 begun.elapsed().as_secs_f64(),
-                each(bytes, rows)
+                ratio(bytes, rows)
             ),
         );
         true
@@ -460,7 +472,7 @@ fn pages(client: &Client) -> Vec<String> {
     let first = format!("{LIST}?limit={PAGE}");
     let mut pages = vec![first.clone()];
     loop {
-        let page = client.json(pages.last().unwrap_or(&first));
+        let page = client.get_json(pages.last().unwrap_or(&first));
         let Some(cursor) = page["cursor"].as_str() else {
             return pages;
         };
@@ -468,11 +480,11 @@ fn pages(client: &Client) -> Vec<String> {
     }
 }
 
-fn shown(load: &Load) -> String {
+fn format_load(load: &Load) -> String {
     format!("{:.2}, {:.2}; {:.0}/s", load.p50_ms, load.p99_ms, load.rate)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn each(what: u64, of: u64) -> f64 {
-    what as f64 / of.max(1) as f64
+fn ratio(total: u64, count: u64) -> f64 {
+    total as f64 / count.max(1) as f64
 }

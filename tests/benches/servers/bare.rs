@@ -24,7 +24,7 @@ const CHANNEL_BATCHES: usize = 4;
 const STEP_ROWS: usize = 50;
 /// Rows of a partition that consists of full steps.
 const WIDE_ROWS: u64 = 1_000;
-const AT_ONCE: usize = 128;
+const CONCURRENT_STEPS: usize = 128;
 
 /// Reads a topic from beginning to end with one consumer; returns the number of messages.
 pub(crate) fn consume(topic: &str, partitions: i32) -> u64 {
@@ -37,14 +37,14 @@ pub(crate) fn consume(topic: &str, partitions: i32) -> u64 {
 /// Reads a topic and decodes its messages like the speed layer, on a second thread; returns the
 /// number of events.
 pub(crate) fn consume_and_decode(topic: &str, partitions: i32) -> u64 {
-    let (batches, coming) = std::sync::mpsc::sync_channel::<Records>(CHANNEL_BATCHES);
+    let (batches, received) = std::sync::mpsc::sync_channel::<Records>(CHANNEL_BATCHES);
     let decoding = std::thread::spawn(move || {
         let mut events = 0;
-        for batch in coming {
+        for batch in received {
             let lines = batch.ends.iter().enumerate().map(|(index, end)| {
                 let from = index
                     .checked_sub(1)
-                    .and_then(|before| batch.ends.get(before));
+                    .and_then(|previous| batch.ends.get(previous));
                 Line {
                     offset: batch.offsets[index],
                     logged_at_ms: 0,
@@ -97,7 +97,7 @@ impl Records {
 
 /// Passes partition, offset and value of each message of a topic to `take`; returns the number of
 /// messages.
-fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u8])) -> u64 {
+fn each_message(topic: &str, partitions: i32, mut handle: impl FnMut(i32, i64, &[u8])) -> u64 {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", servers::kafka())
         .set("group.id", "backstitch-bench")
@@ -105,25 +105,26 @@ fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u
         .set("check.crcs", "true")
         .create()
         .expect("a consumer");
-    let mut from = TopicPartitionList::new();
-    let mut left = 0;
+    let mut offsets = TopicPartitionList::new();
+    let mut remaining = 0;
     for partition in 0..partitions {
-        let marks = consumer.fetch_watermarks(topic, partition, SILENCE_MAX);
-        let (low, high) = marks.expect("where the partition ends");
-        left += high - low;
-        from.add_partition_offset(topic, partition, Offset::Beginning)
+        let watermarks = consumer.fetch_watermarks(topic, partition, SILENCE_MAX);
+        let (low, high) = watermarks.expect("where the partition ends");
+        remaining += high - low;
+        offsets
+            .add_partition_offset(topic, partition, Offset::Beginning)
             .expect("an offset");
     }
-    consumer.assign(&from).expect("an assignment");
+    consumer.assign(&offsets).expect("an assignment");
     let mut count = 0;
     // No producer here aborts transactions, so offsets have no gaps.
-    while left > 0 {
+    while remaining > 0 {
         let message = consumer.poll(SILENCE_MAX).expect("a message in time");
         let message = message.expect("a message");
         let value = message.payload().unwrap_or_default();
-        take(message.partition(), message.offset(), value);
+        handle(message.partition(), message.offset(), value);
         count += 1;
-        left -= 1;
+        remaining -= 1;
     }
     count
 }
@@ -131,9 +132,9 @@ fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u
 /// Returns partition sizes that form only full steps: `rows` rows in partitions of [`WIDE_ROWS`].
 pub(crate) fn full_steps(rows: u64) -> Vec<u64> {
     let whole = usize::try_from(rows / WIDE_ROWS).expect("a number of partitions");
-    let rest = rows % WIDE_ROWS;
+    let last_size = rows % WIDE_ROWS;
     std::iter::repeat_n(WIDE_ROWS, whole)
-        .chain((rest > 0).then_some(rest))
+        .chain((last_size > 0).then_some(last_size))
         .collect()
 }
 
@@ -176,13 +177,16 @@ pub(crate) async fn write_rows(sizes: &[u64]) -> Duration {
                 session.batch(&batch, rows).await.map(drop)
             }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENT_STEPS)
         .try_collect::<()>()
         .await
         .expect("rows are written");
     let took = begun.elapsed();
-    let drop_it = format!("DROP KEYSPACE {keyspace}");
-    session.query_unpaged(drop_it, ()).await.expect("a schema");
+    let drop_keyspace = format!("DROP KEYSPACE {keyspace}");
+    session
+        .query_unpaged(drop_keyspace, ())
+        .await
+        .expect("a schema");
     took
 }
 

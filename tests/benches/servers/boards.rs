@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use stores::Stores;
 use stores::live::PartitionId;
 use tests::installation::Installation;
-use tests::process::{Process, Server, done};
+use tests::process::{Process, Server, run_ok};
 use tests::servers::Addresses;
 use tokio::runtime::Runtime;
 
 use super::load::{CONNECTIONS, load};
 use super::minimal::Minimal;
-use super::{rate, say, timed};
+use super::{measure_time, print_figure, rate};
 
 const PARTITIONS: u32 = 4;
 /// The segment with all athletes, and one with some of them.
@@ -43,7 +43,7 @@ pub(crate) fn run(rows: u64) {
         installation.configure(name, &Addresses::default(), &more);
     }
     println!("boards: {rows} athletes on a segment, {SMALL_ROWS} on another");
-    bring_in(&installation, rows);
+    import_rows(&installation, rows);
     let club = members(rows, CLUB_MEMBERS);
     let runtime = Runtime::new().expect("a runtime");
     let mut minimal = runtime.block_on(Minimal::fill(rows, club.clone(), time));
@@ -55,9 +55,9 @@ pub(crate) fn run(rows: u64) {
         &["speed", "--source", "efforts"],
     );
     let world = runtime.block_on(installation.world());
-    fill(&server, &runtime, &world.stores, LARGE, rows);
-    fill(&server, &runtime, &world.stores, SMALL, SMALL_ROWS);
-    memory(&runtime, &world.stores, &mut minimal, rows);
+    fill_cache(&server, &runtime, &world.stores, LARGE, rows);
+    fill_cache(&server, &runtime, &world.stores, SMALL, SMALL_ROWS);
+    print_memory(&runtime, &world.stores, &mut minimal, rows);
     check(&server, &runtime, &mut minimal, rows);
     for (segment, count, board) in [(LARGE, rows, &minimal), (SMALL, SMALL_ROWS, &small)] {
         let hits = hits(&server);
@@ -65,15 +65,15 @@ pub(crate) fn run(rows: u64) {
         measure(&server, &runtime, segment, count, Some(board));
         assert!(hits < self::hits(&server), "the cache answers");
     }
-    let (is_done, said) = speed.end();
-    assert!(is_done, "{said:?}");
-    updates(&installation, &runtime, &mut minimal, rows);
+    let (is_done, outputs) = speed.end();
+    assert!(is_done, "{outputs:?}");
+    measure_updates(&installation, &runtime, &mut minimal, rows);
     drop(server);
     runtime.block_on(async {
-        minimal.forget().await;
-        small.forget().await;
+        minimal.delete().await;
+        small.delete().await;
     });
-    done_with(&installation, UNCACHED, &["batch", "run"]);
+    run_ok_with(&installation, UNCACHED, &["batch", "run"]);
     let server = Server::start_with(installation.data(), UNCACHED, &[]);
     for (segment, count) in [(LARGE, rows), (SMALL, SMALL_ROWS)] {
         println!("{count} athletes, from the rows in Cassandra:");
@@ -113,24 +113,24 @@ pub(crate) fn write(
     path.to_string_lossy().into_owned()
 }
 
-pub(crate) fn done_with(installation: &Installation, config: &str, args: &[&str]) -> String {
+pub(crate) fn run_ok_with(installation: &Installation, config: &str, args: &[&str]) -> String {
     let mut command = tests::process::command_with(installation.data(), config, args);
     let output = command.output().expect("starting the binary");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{args:?}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {message}");
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Imports rows into PostgreSQL, Kafka, Redis and Cassandra.
-fn bring_in(installation: &Installation, rows: u64) {
-    let all = || 1..=i64::try_from(rows).expect("rows");
-    let athletes = all().map(|id| json!({"id": id, "gender": if id % 3 == 0 { "F" } else { "M" }}));
+fn import_rows(installation: &Installation, rows: u64) {
+    let ids = || 1..=i64::try_from(rows).expect("rows");
+    let athletes = ids().map(|id| json!({"id": id, "gender": if id % 3 == 0 { "F" } else { "M" }}));
     let athletes = write(installation, "athletes.jsonl", athletes);
     let clubs = members(rows, CLUB_MEMBERS).into_iter();
     let clubs = clubs.map(|id| json!({"club_id": CLUB, "athlete_id": id}));
     let clubs = write(installation, "clubs.jsonl", clubs);
-    let small = all().take(usize::try_from(SMALL_ROWS).expect("rows"));
-    let efforts = all().map(|id| effort(id, LARGE, time(id), 1));
+    let small = ids().take(usize::try_from(SMALL_ROWS).expect("rows"));
+    let efforts = ids().map(|id| effort(id, LARGE, time(id), 1));
     let efforts = efforts.chain(small.map(|id| effort(id, SMALL, time(id), 1)));
     let efforts = write(installation, "efforts.jsonl", efforts);
     for (source, file, count) in [
@@ -138,22 +138,25 @@ fn bring_in(installation: &Installation, rows: u64) {
         ("clubs", &clubs, CLUB_MEMBERS as u64),
         ("efforts", &efforts, rows + SMALL_ROWS),
     ] {
-        let (took, _) = timed(|| done(installation.data(), &["ingest", source, file]));
-        let what = format!("{source} from JSON lines into PostgreSQL");
-        say(what, format_args!("{:.0}/s", rate(count, took)));
+        let (took, _) = measure_time(|| run_ok(installation.data(), &["ingest", source, file]));
+        let label = format!("{source} from JSON lines into PostgreSQL");
+        print_figure(label, format_args!("{:.0}/s", rate(count, took)));
     }
     let speed = ["speed", "--until-caught-up", "--source", "efforts"];
-    let (took, _) = timed(|| done(installation.data(), &speed));
-    let what = "changed groups from PostgreSQL into Redis, before a first run";
-    say(what, format_args!("{:.0}/s", rate(rows + SMALL_ROWS, took)));
-    let (took, _) = timed(|| done(installation.data(), &["batch", "run"]));
+    let (took, _) = measure_time(|| run_ok(installation.data(), &speed));
+    let label = "changed groups from PostgreSQL into Redis, before a first run";
+    print_figure(
+        label,
+        format_args!("{:.0}/s", rate(rows + SMALL_ROWS, took)),
+    );
+    let (took, _) = measure_time(|| run_ok(installation.data(), &["batch", "run"]));
     let took = took.as_secs_f64();
-    say("the run that takes them in, s", format_args!("{took:.1}"));
-    done(installation.data(), &speed);
+    print_figure("the run that takes them in, s", format_args!("{took:.1}"));
+    run_ok(installation.data(), &speed);
 }
 
 /// Returns the number of boards in the cache and their size in bytes.
-pub(crate) fn filled(runtime: &Runtime, stores: &Stores, source: Source) -> (usize, u64) {
+pub(crate) fn measure_cache(runtime: &Runtime, stores: &Stores, source: Source) -> (usize, u64) {
     let cache = stores.live.board_cache().expect("a cache on servers");
     let (mut boards, mut bytes) = (0, 0);
     for partition in 0..PARTITIONS {
@@ -182,17 +185,19 @@ fn hits(server: &Server) -> f64 {
 }
 
 /// Requests a board until it is in the cache.
-fn fill(server: &Server, runtime: &Runtime, stores: &Stores, segment: i64, count: u64) {
-    let (before, _) = filled(runtime, stores, Source::Efforts);
+fn fill_cache(server: &Server, runtime: &Runtime, stores: &Stores, segment: i64, count: u64) {
+    let (before, _) = measure_cache(runtime, stores, Source::Efforts);
     let begun = Instant::now();
-    let answer = server.client.json(&format!("{BOARDS}/{segment}?limit=1"));
+    let answer = server
+        .client
+        .get_json(&format!("{BOARDS}/{segment}?limit=1"));
     assert_eq!(answer["total"], count);
-    while filled(runtime, stores, Source::Efforts).0 <= before {
+    while measure_cache(runtime, stores, Source::Efforts).0 <= before {
         assert!(begun.elapsed() < FILL_MAX, "the board is filled");
         pause(Duration::from_millis(20));
     }
     let took = begun.elapsed();
-    say(
+    print_figure(
         format_args!("a board of {count} in the cache after the first request, s"),
         format_args!(
             "{:.2} ({:.0} rows/s)",
@@ -202,16 +207,16 @@ fn fill(server: &Server, runtime: &Runtime, stores: &Stores, segment: i64, count
     );
 }
 
-fn memory(runtime: &Runtime, stores: &Stores, minimal: &mut Minimal, rows: u64) {
+fn print_memory(runtime: &Runtime, stores: &Stores, minimal: &mut Minimal, rows: u64) {
     #[expect(clippy::cast_precision_loss, reason = "bytes")]
     let each = |bytes: u64, rows: u64| bytes as f64 / rows as f64;
     let (ranks, shown) = runtime.block_on(minimal.bytes());
     let (ranks, shown) = (each(ranks, rows), each(shown, rows));
     let ours = each(
-        filled(runtime, stores, Source::Efforts).1,
+        measure_cache(runtime, stores, Source::Efforts).1,
         rows + SMALL_ROWS,
     );
-    say(
+    print_figure(
         "bytes an entry",
         format_args!(
             "{ours:.0}; a bare sorted set {ranks:.0} ({:.1}), with a hash of displayed values {:.0} ({:.1})",
@@ -226,7 +231,7 @@ fn memory(runtime: &Runtime, stores: &Stores, minimal: &mut Minimal, rows: u64) 
 fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
     for first in [0, 149, rows / 2] {
         let page = format!("{BOARDS}/{LARGE}?offset={first}&limit=26");
-        let answer = server.client.json(&page);
+        let answer = server.client.get_json(&page);
         let entries = answer["entries"].as_array().expect("entries");
         let first = i64::try_from(first).expect("an offset");
         let (bare, total) = runtime.block_on(minimal.rows(first, first + 25));
@@ -241,14 +246,15 @@ fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
 /// Returns the questions by name, with paths for Backstitch and for the minimal server.
 fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
     let board = format!("{BOARDS}/{segment}");
-    let asked = members(count, REQUESTED_ATHLETES);
-    let each = |ours: &dyn Fn(i64) -> String| asked.iter().map(|id| ours(*id)).collect::<Vec<_>>();
-    let one = |path: String| vec![path];
+    let requested = members(count, REQUESTED_ATHLETES);
+    let each =
+        |ours: &dyn Fn(i64) -> String| requested.iter().map(|id| ours(*id)).collect::<Vec<_>>();
+    let single = |path: String| vec![path];
     vec![
         (
             "top ten",
-            one(format!("{board}?limit=10")),
-            one("/page?offset=0&limit=10".into()),
+            single(format!("{board}?limit=10")),
+            single("/page?offset=0&limit=10".into()),
         ),
         (
             "rank",
@@ -262,18 +268,18 @@ fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<St
         ),
         (
             "ranks 150 to 175",
-            one(format!("{board}?offset=149&limit=26")),
-            one("/page?offset=149&limit=26".into()),
+            single(format!("{board}?offset=149&limit=26")),
+            single("/page?offset=149&limit=26".into()),
         ),
         (
             "size",
-            one(format!("/api/v1/segments/{segment}/counts")),
-            one("/size".into()),
+            single(format!("/api/v1/segments/{segment}/counts")),
+            single("/size".into()),
         ),
         (
             "club of 10,000, top ten",
-            one(format!("{board}?club_id={CLUB}&limit=10")),
-            one("/club".into()),
+            single(format!("{board}?club_id={CLUB}&limit=10")),
+            single("/club".into()),
         ),
     ]
 }
@@ -285,41 +291,46 @@ fn measure(
     count: u64,
     minimal: Option<&Minimal>,
 ) {
-    let beside = minimal.map(|minimal| runtime.block_on(minimal.serve()));
-    for (what, ours, theirs) in questions(segment, count) {
+    let bare_address = minimal.map(|minimal| runtime.block_on(minimal.serve()));
+    for (label, ours, theirs) in questions(segment, count) {
         let rounds = |paths: &[String]| -> Vec<Vec<String>> {
             paths.iter().map(|path| vec![path.clone()]).collect()
         };
         let (ours, theirs) = (rounds(&ours), rounds(&theirs));
-        let mut told = String::new();
+        let mut figures = String::new();
         for connections in CONNECTIONS {
-            let asked = load(server.client.address(), &ours, connections);
-            let load_of_ours = runtime.block_on(asked);
+            let requests = load(server.client.address(), &ours, connections);
+            let our_load = runtime.block_on(requests);
             write!(
-                told,
+                figures,
                 " | {connections}: {:.2}, {:.2}; {:.0}/s",
-                load_of_ours.p50_ms, load_of_ours.p99_ms, load_of_ours.rate
+                our_load.p50_ms, our_load.p99_ms, our_load.rate
             )
             .expect("text");
-            if load_of_ours.failed > 0 {
-                write!(told, ", {} failed", load_of_ours.failed).expect("text");
+            if our_load.failed > 0 {
+                write!(figures, ", {} failed", our_load.failed).expect("text");
             }
-            if let Some(address) = &beside {
+            if let Some(address) = &bare_address {
                 let bare = runtime.block_on(load(address, &theirs, connections));
-                let ratio = load_of_ours.rate / bare.rate;
-                write!(told, " beside {:.0}/s ({ratio:.2})", bare.rate).expect("text");
+                let ratio = our_load.rate / bare.rate;
+                write!(figures, " beside {:.0}/s ({ratio:.2})", bare.rate).expect("text");
             }
         }
-        say(what, told);
+        print_figure(label, figures);
     }
 }
 
 /// Measures faster efforts with the board in the cache and achievements published, then without the
 /// cache.
-fn updates(installation: &Installation, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
+fn measure_updates(
+    installation: &Installation,
+    runtime: &Runtime,
+    minimal: &mut Minimal,
+    rows: u64,
+) {
     let better = BETTER.min(rows / 2);
     let args = ["speed", "--until-caught-up", "--source", "efforts"];
-    for (version, config, what) in [
+    for (version, config, label) in [
         (2, CACHED, "better efforts a second, the board in the cache"),
         (
             3,
@@ -327,26 +338,26 @@ fn updates(installation: &Installation, runtime: &Runtime, minimal: &mut Minimal
             "better efforts a second, no board in the cache",
         ),
     ] {
-        let less = i64::try_from(version).expect("a version") - 1;
+        let shift = i64::try_from(version).expect("a version") - 1;
         let changed: Vec<(i64, i64)> = members(rows, usize::try_from(better).expect("rows"))
             .into_iter()
             // Different athletes each time: live state already contains earlier changes.
-            .map(|id| (id + less, time(id + less) - 1))
+            .map(|id| (id + shift, time(id + shift) - 1))
             .collect();
         let lines = changed
             .iter()
             .map(|(id, time)| effort(*id, LARGE, *time, version));
         let file = write(installation, "better.jsonl", lines);
-        done(installation.data(), &["ingest", "efforts", &file]);
-        let (took, _) = timed(|| done_with(installation, config, &args));
-        let (bare, ()) = timed(|| {
+        run_ok(installation.data(), &["ingest", "efforts", &file]);
+        let (took, _) = measure_time(|| run_ok_with(installation, config, &args));
+        let (bare, ()) = measure_time(|| {
             for rows in changed.chunks(BARE_ROWS) {
                 runtime.block_on(minimal.put(rows));
             }
         });
         let (ours, bare) = (rate(better, took), rate(better, bare));
-        say(
-            what,
+        print_figure(
+            label,
             format_args!(
                 "{ours:.0}/s beside bare ZADD and HSET {bare:.0}/s ({:.2})",
                 ours / bare

@@ -7,10 +7,10 @@ use stores::sql::{EntityStore, SqlOptions};
 use tests::installation::Installation;
 use tests::servers::{self, Addresses};
 
-use super::{ROUNDS, median, rate, say_rates, timed};
+use super::{ROUNDS, measure_time, median, print_rates, rate};
 
 /// Number of connections and rows in a range.
-const WAYS: [(u32, u64); 5] = [
+const VARIANTS: [(u32, u64); 5] = [
     (1, 131_072),
     (2, 131_072),
     (4, 131_072),
@@ -23,7 +23,7 @@ pub(crate) fn run(rows: u64) {
     let installation = Installation::with_addresses(&Addresses::default(), "");
     let schema = installation.options().namespace.identifier("backstitch");
     // Half of the rows belong to one percent of the segments, as in real data.
-    let filled = servers::run_on_postgres(&format!(
+    let inserted = servers::run_on_postgres(&format!(
         "SET search_path = {schema};
          ALTER TABLE efforts DISABLE TRIGGER USER;
          INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
@@ -31,31 +31,31 @@ pub(crate) fn run(rows: u64) {
                 60 + n % 3600, 1700000000000000 + n::bigint * 1000000 FROM generate_series(1, {rows}) n;
          ALTER TABLE efforts ENABLE TRIGGER USER; ANALYZE efforts;"
     ));
-    filled.expect("rows");
+    inserted.expect("rows");
     println!("dumps: {rows} efforts in PostgreSQL, in the order of segment, athlete and id");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (mut copies, mut dumps) = (Vec::new(), vec![Vec::new(); WAYS.len()]);
+    let (mut copies, mut dumps) = (Vec::new(), vec![Vec::new(); VARIANTS.len()]);
     for _ in 0..ROUNDS {
         let copy = format!(
             "COPY (SELECT * FROM {schema}.efforts ORDER BY segment_id, athlete_id, id) TO STDOUT"
         );
-        let (took, copied) = timed(|| servers::run_on_postgres(&copy).expect("rows"));
+        let (took, copied) = measure_time(|| servers::run_on_postgres(&copy).expect("rows"));
         assert_eq!(copied.lines().count() as u64, rows);
         copies.push(rate(rows, took));
-        for ((connections, range), rates) in WAYS.iter().zip(&mut dumps) {
+        for ((connections, range), rates) in VARIANTS.iter().zip(&mut dumps) {
             let (took, dumped) =
-                timed(|| runtime.block_on(dump(&installation, *connections, *range)));
+                measure_time(|| runtime.block_on(dump(&installation, *connections, *range)));
             assert_eq!(dumped, rows);
             rates.push(rate(rows, took));
         }
     }
-    let copy = say_rates("psql with COPY, one connection", &copies);
-    for ((connections, range), rates) in WAYS.iter().zip(dumps) {
-        let what = format!(
+    let copy = print_rates("psql with COPY, one connection", &copies);
+    for ((connections, range), rates) in VARIANTS.iter().zip(dumps) {
+        let label = format!(
             "{connections} connections, ranges of {range} rows (ratio {:.2})",
             median(rates.clone()) / copy
         );
-        say_rates(&what, &rates);
+        print_rates(&label, &rates);
     }
 }
 

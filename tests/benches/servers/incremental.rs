@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tests::installation::Installation;
-use tests::process::done;
+use tests::process::run_ok;
 use tests::servers::Addresses;
 
-use super::plays::generated_with;
-use super::{ROUNDS, median, say};
+use super::plays::generate_plays_with;
+use super::{ROUNDS, median, print_figure};
 
 const PARTITIONS: u32 = 4;
 /// One event in this many is new.
-const PART: u64 = 100;
+const NEW_EVENT_INTERVAL: u64 = 100;
 /// One percent of the 28 days of the earlier events, directly after them.
 const NEWEST: [&str; 4] = [
     "--from",
@@ -23,72 +23,74 @@ const NEWEST: [&str; 4] = [
 
 pub(crate) fn run(rows: u64) {
     let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
-    let few = rows / PART;
-    println!("incremental: {rows} events in {PARTITIONS} partitions, and {few} more at a time");
-    take_in(&installation, rows, 1, &[]);
+    let new_rows = rows / NEW_EVENT_INTERVAL;
+    println!(
+        "incremental: {rows} events in {PARTITIONS} partitions, and {new_rows} more at a time"
+    );
+    ingest_and_count(&installation, rows, 1, &[]);
     let first = batch(&installation, &[]);
-    say_run("the run that takes all of them in", &first);
+    print_run("the run that takes all of them in", &first);
     let (mut newest, mut late) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS as u64 {
-        take_in(&installation, few, 2 * round + 2, &NEWEST);
-        newest.push(after(
+        ingest_and_count(&installation, new_rows, 2 * round + 2, &NEWEST);
+        newest.push(measure_after(
             &installation,
             &first,
             "after the newest, within a day",
         ));
-        take_in(&installation, few, 2 * round + 3, &[]);
-        late.push(after(
+        ingest_and_count(&installation, new_rows, 2 * round + 3, &[]);
+        late.push(measure_after(
             &installation,
             &first,
             "after late ones, of all 28 days",
         ));
     }
     let full = batch(&installation, &["--full"]);
-    say_run("a run with --full, of everything", &full);
+    print_run("a run with --full, of everything", &full);
     assert_eq!(
         full["rows_written"], 0,
         "what few events changed is what all of them give: {full}"
     );
-    say(
+    print_figure(
         "newest: median ratio to the first run",
         format_percent(median(newest)),
     );
-    say(
+    print_figure(
         "late: median ratio to the first run",
         format_percent(median(late)),
     );
 }
 
-fn take_in(installation: &Installation, rows: u64, seed: u64, between: &[&str]) {
-    let file = generated_with(installation, &format!("{seed}.jsonl"), rows, seed, between);
-    done(installation.data(), &["ingest", "plays", &file]);
+fn ingest_and_count(installation: &Installation, rows: u64, seed: u64, between: &[&str]) {
+    let file = generate_plays_with(installation, &format!("{seed}.jsonl"), rows, seed, between);
+    run_ok(installation.data(), &["ingest", "plays", &file]);
     std::fs::remove_file(&file).expect("the file");
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    done(installation.data(), &speed);
+    run_ok(installation.data(), &speed);
 }
 
 /// Runs a batch after few events; returns its time relative to the first one.
-fn after(installation: &Installation, first: &Value, what: &str) -> f64 {
+fn measure_after(installation: &Installation, first: &Value, label: &str) -> f64 {
     let run = batch(installation, &[]);
     assert_eq!(run["full"], false, "{run}");
-    say_run(what, &run);
-    let (before, now) = (stages(first), stages(&run));
-    let by_stage: Vec<String> = now
+    print_run(label, &run);
+    let (first_stages, run_stages) = (stages(first), stages(&run));
+    let by_stage: Vec<String> = run_stages
         .iter()
-        .map(|(stage, seconds)| match before.get(stage) {
-            Some(before) => format!("{stage} {}", format_percent(seconds / before)),
+        .map(|(stage, seconds)| match first_stages.get(stage) {
+            Some(first_stages) => format!("{stage} {}", format_percent(seconds / first_stages)),
             None => format!("{stage} {seconds:.2} s"),
         })
         .collect();
     let ratio = total(&run) / total(first);
-    say("  of the first run", format_percent(ratio));
-    say("  by stage", by_stage.join(", "));
+    print_figure("  of the first run", format_percent(ratio));
+    print_figure("  by stage", by_stage.join(", "));
     ratio
 }
 
-fn batch(installation: &Installation, more: &[&str]) -> Value {
-    let args = [&["batch", "run", "--json"], more].concat();
-    let report = done(installation.data(), &args);
+fn batch(installation: &Installation, extra_args: &[&str]) -> Value {
+    let args = [&["batch", "run", "--json"], extra_args].concat();
+    let report = run_ok(installation.data(), &args);
     serde_json::from_str(&report).expect("a report")
 }
 
@@ -103,9 +105,9 @@ fn total(run: &Value) -> f64 {
     stages(run).values().sum()
 }
 
-fn say_run(what: &str, run: &Value) {
-    say(
-        what,
+fn print_run(label: &str, run: &Value) {
+    print_figure(
+        label,
         format_args!(
             "{:.1} s, {} events read, {} rows written, {} as they were",
             total(run),
@@ -114,9 +116,12 @@ fn say_run(what: &str, run: &Value) {
             run["rows_skipped"]
         ),
     );
-    let each = stages(run);
-    let each: Vec<String> = each.iter().map(|(of, s)| format!("{of} {s:.2}")).collect();
-    say("  by stage, s", each.join(", "));
+    let seconds_by_stage = stages(run);
+    let seconds_by_stage: Vec<String> = seconds_by_stage
+        .iter()
+        .map(|(stage, s)| format!("{stage} {s:.2}"))
+        .collect();
+    print_figure("  by stage, s", seconds_by_stage.join(", "));
 }
 
 fn format_percent(ratio: f64) -> String {

@@ -17,7 +17,7 @@ pub(crate) struct Load {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) rate: f64,
-    /// Number of answers other than 200.
+    /// Number of responses other than 200.
     pub(crate) failed: usize,
 }
 
@@ -35,7 +35,7 @@ impl Load {
 }
 
 /// Sends rounds of requests on many connections. Each connection starts with another round, and
-/// continues when all answers of a round have arrived.
+/// continues when all responses of a round have arrived.
 #[expect(
     clippy::disallowed_methods,
     reason = "connections side by side, each waited for"
@@ -46,8 +46,8 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
         .iter()
         .map(|paths| paths.iter().map(request).collect());
     let rounds: Arc<Vec<Vec<String>>> = Arc::new(rounds.collect());
-    let until = Instant::now() + ROUND;
-    let asking = (0..connections).map(|connection| {
+    let deadline = Instant::now() + ROUND;
+    let tasks = (0..connections).map(|connection| {
         let (address, rounds) = (address.to_owned(), Arc::clone(&rounds));
         let first = connection * rounds.len() / connections;
         tokio::spawn(async move {
@@ -55,25 +55,25 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
             stream.set_nodelay(true).expect("an option");
             let (mut took, mut failed, mut buffer) = (Vec::new(), 0, Vec::new());
             for round in rounds.iter().cycle().skip(first) {
-                if Instant::now() >= until {
+                if Instant::now() >= deadline {
                     break;
                 }
                 let begun = Instant::now();
                 for request in round {
                     stream.write_all(request.as_bytes()).await.expect("asking");
-                    failed += usize::from(answered(&mut stream, &mut buffer).await != OK);
+                    failed += usize::from(read_response(&mut stream, &mut buffer).await != OK);
                 }
                 took.push(begun.elapsed().as_secs_f64() * 1_000.0);
             }
             (took, failed)
         })
     });
-    let asking: Vec<_> = asking.collect();
+    let tasks: Vec<_> = tasks.collect();
     let (mut took, mut failed) = (Vec::new(), 0);
-    for one in asking {
-        let (of_one, failed_of_one) = one.await.expect("answers");
-        took.extend(of_one);
-        failed += failed_of_one;
+    for task in tasks {
+        let (times, failures) = task.await.expect("responses");
+        took.extend(times);
+        failed += failures;
     }
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = took.len() as f64 / ROUND.as_secs_f64();
@@ -81,14 +81,14 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
 }
 
 /// Posts each body once to its path, on many connections, until all are sent or the time is over;
-/// returns the number of answers by status.
+/// returns the number of responses by status.
 pub(crate) async fn post(
     address: &str,
     bodies: Vec<(String, String)>,
     connections: usize,
 ) -> (Load, BTreeMap<u16, usize>) {
     let begun = Instant::now();
-    let until = begun + ROUND;
+    let deadline = begun + ROUND;
     let request = |(path, body): &(String, String)| {
         let length = body.len();
         format!(
@@ -97,50 +97,50 @@ pub(crate) async fn post(
     };
     let mut posting = JoinSet::new();
     for connection in 0..connections {
-        let own = bodies.iter().skip(connection).step_by(connections);
-        let own: Vec<String> = own.map(request).collect();
+        let requests = bodies.iter().skip(connection).step_by(connections);
+        let requests: Vec<String> = requests.map(request).collect();
         let address = address.to_owned();
         posting.spawn(async move {
             let mut stream = TcpStream::connect(&address).await.expect("a connection");
             stream.set_nodelay(true).expect("an option");
-            let (mut answers, mut buffer) = (Vec::new(), Vec::new());
-            for request in own {
+            let (mut responses, mut buffer) = (Vec::new(), Vec::new());
+            for request in requests {
                 let begun = Instant::now();
-                if begun >= until {
+                if begun >= deadline {
                     break;
                 }
                 stream.write_all(request.as_bytes()).await.expect("posting");
-                let status = answered(&mut stream, &mut buffer).await;
-                answers.push((status, begun.elapsed().as_secs_f64() * 1_000.0));
+                let status = read_response(&mut stream, &mut buffer).await;
+                responses.push((status, begun.elapsed().as_secs_f64() * 1_000.0));
             }
-            answers
+            responses
         });
     }
-    let answers: Vec<(u16, f64)> = posting.join_all().await.into_iter().flatten().collect();
+    let responses: Vec<(u16, f64)> = posting.join_all().await.into_iter().flatten().collect();
     let mut statuses = BTreeMap::new();
-    for (status, _) in &answers {
+    for (status, _) in &responses {
         *statuses.entry(*status).or_default() += 1;
     }
-    let rate = super::rate(answers.len() as u64, begun.elapsed());
-    let took = answers.into_iter().map(|(_, took)| took).collect();
+    let rate = super::rate(responses.len() as u64, begun.elapsed());
+    let took = responses.into_iter().map(|(_, took)| took).collect();
     (Load::new(took, rate, 0), statuses)
 }
 
-/// Reads one answer with a content length; returns its status.
-async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> u16 {
+/// Reads one response with a content length; returns its status.
+async fn read_response(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> u16 {
     buffer.clear();
     let mut status = 0;
-    let mut whole = None;
-    while whole.is_none_or(|whole| buffer.len() < whole) {
-        let read = stream.read_buf(buffer).await.expect("an answer");
+    let mut response_bytes = None;
+    while response_bytes.is_none_or(|response_bytes| buffer.len() < response_bytes) {
+        let read = stream.read_buf(buffer).await.expect("a response");
         assert!(read > 0, "the connection was closed");
-        if whole.is_none()
-            && let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n")
+        if response_bytes.is_none()
+            && let Some(end) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n")
         {
             let head = std::str::from_utf8(&buffer[..end]).expect("a head");
             let code = head
                 .strip_prefix("HTTP/1.1 ")
-                .and_then(|rest| rest.get(..3));
+                .and_then(|code| code.get(..3));
             status = code.and_then(|code| code.parse().ok()).expect("a status");
             let length = head.lines().find_map(|line| {
                 let (name, value) = line.split_once(':')?;
@@ -149,7 +149,7 @@ async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> u16 {
                     .then(|| value.trim().parse::<usize>().ok())
                     .flatten()
             });
-            whole = Some(end + 4 + length.expect("a length"));
+            response_bytes = Some(end + 4 + length.expect("a length"));
         }
     }
     status

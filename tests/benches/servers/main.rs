@@ -36,13 +36,13 @@ const BOARD_ROWS: u64 = 1_000_000;
 const ROUNDS: usize = 3;
 
 fn main() {
-    let named: Vec<String> = std::env::args()
+    let names: Vec<String> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let said = std::env::var("BACKSTITCH_BENCH_ROWS").ok();
-    let said = said.map(|rows| rows.parse::<u64>().expect("a number of rows"));
-    let rows = said.unwrap_or(ROWS);
+    let requested_rows = std::env::var("BACKSTITCH_BENCH_ROWS").ok();
+    let requested_rows = requested_rows.map(|rows| rows.parse::<u64>().expect("a number of rows"));
+    let rows = requested_rows.unwrap_or(ROWS);
     let known = [
         "plays",
         "speed",
@@ -56,48 +56,49 @@ fn main() {
         "restorate",
     ];
     assert!(
-        named.iter().all(|name| known.contains(&&**name)),
-        "there are the benchmarks {}, not {named:?}",
+        names.iter().all(|name| known.contains(&&**name)),
+        "there are the benchmarks {}, not {names:?}",
         known.join(", ")
     );
-    let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
-    if is_asked("plays") {
+    let is_requested =
+        |name: &str| names.is_empty() || names.iter().any(|requested| requested == name);
+    if is_requested("plays") {
         plays::run(rows);
     }
-    if is_asked("speed") {
+    if is_requested("speed") {
         speed::run(rows);
     }
-    if is_asked("incremental") {
+    if is_requested("incremental") {
         incremental::run(rows);
     }
-    if is_asked("dumps") {
+    if is_requested("dumps") {
         dumps::run(rows);
     }
-    if is_asked("serving") {
+    if is_requested("serving") {
         serving::run(rows);
     }
-    if is_asked("boards") {
+    if is_requested("boards") {
         boards::run(rows.min(BOARD_ROWS));
     }
-    if is_asked("applications") {
+    if is_requested("applications") {
         applications::run(rows);
     }
-    if is_asked("applications") || is_asked("recounts") {
+    if is_requested("applications") || is_requested("recounts") {
         recounts::run(rows);
     }
-    if is_asked("scan") {
+    if is_requested("scan") {
         scan::run(rows);
     }
-    if is_asked("restorate") {
-        restorate::run(said.unwrap_or(COMPARED_ROWS));
+    if is_requested("restorate") {
+        restorate::run(requested_rows.unwrap_or(COMPARED_ROWS));
     }
 }
 
 /// Measures a function; returns the time and its result.
-fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+fn measure_time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let begun = Instant::now();
-    let done = work();
-    (begun.elapsed(), done)
+    let result = work();
+    (begun.elapsed(), result)
 }
 
 /// Returns the number of items per second.
@@ -112,14 +113,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Prints a figure.
-fn say(what: impl Display, figure: impl Display) {
-    println!("{what:<64} {figure}");
+fn print_figure(label: impl Display, figure: impl Display) {
+    println!("{label:<64} {figure}");
 }
 
 /// Prints the rates of several rounds and their median.
-fn say_rates(what: &str, rates: &[f64]) -> f64 {
+fn print_rates(label: &str, rates: &[f64]) -> f64 {
     let median = median(rates.to_vec());
-    let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-    say(what, format_args!("{median:.0}/s ({})", each.join(", ")));
+    let by_round: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+    print_figure(
+        label,
+        format_args!("{median:.0}/s ({})", by_round.join(", ")),
+    );
     median
 }

@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use tests::servers;
 use tokio::net::TcpListener;
 
-/// Rows of an answer for a club.
+/// Rows of a response for a club.
 const CLUB_ROWS: usize = 10;
 /// Rows in one write.
 const STEP_ROWS: usize = 10_000;
@@ -35,9 +35,9 @@ impl Minimal {
         let address = format!("redis://{}", servers::redis());
         let client = redis::Client::open(address).expect("an address");
         // Hundreds of clubs in one command exceed the client's default timeout.
-        let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let connection = client
-            .get_multiplexed_async_connection_with_config(&patient)
+            .get_multiplexed_async_connection_with_config(&config)
             .await;
         // The keys are deleted together with the compared installation.
         let prefix = format!("{{{}:minimal}}:", servers::namespace());
@@ -83,21 +83,18 @@ impl Minimal {
         pipe.query_async(&mut self.connection).await.expect("bytes")
     }
 
-    pub(crate) async fn forget(mut self) {
+    pub(crate) async fn delete(mut self) {
         let mut unlink = redis::cmd("UNLINK");
         unlink.arg(&self.ranks).arg(&self.rows);
-        let gone: i64 = unlink
+        let deleted: i64 = unlink
             .query_async(&mut self.connection)
             .await
             .expect("deleted");
-        assert_eq!(gone, 2, "both keys");
+        assert_eq!(deleted, 2, "both keys");
     }
 
     /// Serves it until the runtime ends; returns the address.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a server for as long as the runtime is there"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "it ends with the runtime")]
     pub(crate) async fn serve(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -124,13 +121,13 @@ impl Minimal {
     }
 
     /// Returns a member's rank and the board's size.
-    pub(crate) async fn place(&mut self, member: i64) -> (i64, i64) {
+    pub(crate) async fn find_rank(&mut self, member: i64) -> (i64, i64) {
         let mut pipe = redis::pipe();
         pipe.cmd("ZRANK").arg(&self.ranks).arg(member);
         pipe.cmd("ZCARD").arg(&self.ranks);
         pipe.query_async(&mut self.connection)
             .await
-            .expect("a place")
+            .expect("a rank")
     }
 
     /// Returns the size of the board.
@@ -151,18 +148,18 @@ impl Minimal {
             .query_async(&mut self.connection)
             .await
             .expect("times");
-        let found = self.club.iter().zip(scores);
-        let mut found: Ranked = found
+        let ranked = self.club.iter().zip(scores);
+        let mut ranked: Ranked = ranked
             .filter_map(|(member, score)| Some((*member, score?)))
             .collect();
-        found.sort_unstable_by_key(|(member, score)| (*score, *member));
-        let total = i64::try_from(found.len()).expect("a size");
-        found.truncate(CLUB_ROWS);
-        (found, total)
+        ranked.sort_unstable_by_key(|(member, score)| (*score, *member));
+        let total = i64::try_from(ranked.len()).expect("a size");
+        ranked.truncate(CLUB_ROWS);
+        (ranked, total)
     }
 
     /// Returns the displayed values of rows.
-    pub(crate) async fn shown(&mut self, rows: &Ranked) -> Vec<String> {
+    pub(crate) async fn read_values(&mut self, rows: &Ranked) -> Vec<String> {
         let mut command = redis::cmd("HMGET");
         command.arg(&self.rows);
         for (member, _) in rows {
@@ -174,13 +171,13 @@ impl Minimal {
             .expect("rows")
     }
 
-    async fn answer(&mut self, first: i64, rows: &Ranked, total: i64) -> Response {
-        let shown = self.shown(rows).await;
+    async fn respond(&mut self, first: i64, rows: &Ranked, total: i64) -> Response {
+        let values = self.read_values(rows).await;
         let mut text = format!("{{\"total\":{total},\"entries\":[");
-        for (place, ((member, time), shown)) in (first + 1..).zip(rows.iter().zip(shown)) {
-            let comma = if place == first + 1 { "" } else { "," };
+        for (rank, ((member, time), values)) in (first + 1..).zip(rows.iter().zip(values)) {
+            let comma = if rank == first + 1 { "" } else { "," };
             let row = format_args!(
-                "{comma}{{\"rank\":{place},\"athlete_id\":{member},\"elapsed_time\":{time},{shown}}}"
+                "{comma}{{\"rank\":{rank},\"athlete_id\":{member},\"elapsed_time\":{time},{values}}}"
             );
             text.write_fmt(row).expect("text");
         }
@@ -192,31 +189,33 @@ impl Minimal {
 /// Members with their times.
 type Ranked = Vec<(i64, i64)>;
 
-fn number(asked: &HashMap<String, String>, name: &str) -> i64 {
-    asked
+fn parse_parameter(parameters: &HashMap<String, String>, name: &str) -> i64 {
+    parameters
         .get(name)
         .map_or(0, |text| text.parse().expect("a number"))
 }
 
 async fn page(
     State(mut board): State<Minimal>,
-    Query(asked): Query<HashMap<String, String>>,
+    Query(parameters): Query<HashMap<String, String>>,
 ) -> Response {
-    let first = number(&asked, "offset");
-    let (rows, total) = board.rows(first, first + number(&asked, "limit") - 1).await;
-    board.answer(first, &rows, total).await
+    let first = parse_parameter(&parameters, "offset");
+    let (rows, total) = board
+        .rows(first, first + parse_parameter(&parameters, "limit") - 1)
+        .await;
+    board.respond(first, &rows, total).await
 }
 
 async fn around(
     State(mut board): State<Minimal>,
     Path(member): Path<i64>,
-    Query(asked): Query<HashMap<String, String>>,
+    Query(parameters): Query<HashMap<String, String>>,
 ) -> Response {
-    let (place, _) = board.place(member).await;
-    let around = number(&asked, "around");
-    let first = (place - around).max(0);
-    let (rows, total) = board.rows(first, place + around).await;
-    board.answer(first, &rows, total).await
+    let (rank, _) = board.find_rank(member).await;
+    let around = parse_parameter(&parameters, "around");
+    let first = (rank - around).max(0);
+    let (rows, total) = board.rows(first, rank + around).await;
+    board.respond(first, &rows, total).await
 }
 
 async fn size(State(mut board): State<Minimal>) -> impl IntoResponse {
@@ -229,5 +228,5 @@ async fn size(State(mut board): State<Minimal>) -> impl IntoResponse {
 
 async fn club(State(mut board): State<Minimal>) -> Response {
     let (rows, total) = board.club_rows().await;
-    board.answer(0, &rows, total).await
+    board.respond(0, &rows, total).await
 }

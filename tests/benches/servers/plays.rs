@@ -10,12 +10,12 @@ use schemas::source::Source;
 use serde_json::Value;
 use stores::live::PartitionId;
 use tests::installation::Installation;
-use tests::process::{Process, Server, done};
+use tests::process::{Process, Server, run_ok};
 use tests::servers::{self, Addresses};
 use tests::world::World;
 use tokio::runtime::Runtime;
 
-use super::{ROUNDS, bare, median, rate, say, say_rates, streams, timed};
+use super::{ROUNDS, bare, measure_time, median, print_figure, print_rates, rate, streams};
 
 const PARTITIONS: u32 = 4;
 const PAGE_ROWS: usize = 10_000;
@@ -28,10 +28,10 @@ const REBUILD_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) fn run(rows: u64) {
     let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
-    let file = generated(&installation, "plays.jsonl", rows, 1);
+    let file = generate_plays(&installation, "plays.jsonl", rows, 1);
     println!("plays: {rows} events in {PARTITIONS} partitions");
-    let (took, _) = timed(|| done(installation.data(), &["ingest", "plays", &file]));
-    say(
+    let (took, _) = measure_time(|| run_ok(installation.data(), &["ingest", "plays", &file]));
+    print_figure(
         "JSON lines to Kafka",
         format_args!("{:.0}/s", rate(rows, took)),
     );
@@ -41,17 +41,22 @@ pub(crate) fn run(rows: u64) {
 }
 
 /// Generates a file of plays.
-pub(crate) fn generated(installation: &Installation, name: &str, rows: u64, seed: u64) -> String {
-    generated_with(installation, name, rows, seed, &[])
-}
-
-/// Generates a file of plays with more arguments.
-pub(crate) fn generated_with(
+pub(crate) fn generate_plays(
     installation: &Installation,
     name: &str,
     rows: u64,
     seed: u64,
-    more: &[&str],
+) -> String {
+    generate_plays_with(installation, name, rows, seed, &[])
+}
+
+/// Generates a file of plays with more arguments.
+pub(crate) fn generate_plays_with(
+    installation: &Installation,
+    name: &str,
+    rows: u64,
+    seed: u64,
+    extra_args: &[&str],
 ) -> String {
     let path = installation
         .folder()
@@ -62,54 +67,54 @@ pub(crate) fn generated_with(
     let args = [
         "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
     ];
-    done(installation.data(), &[&args, more].concat());
+    run_ok(installation.data(), &[&args, extra_args].concat());
     path
 }
 
 fn kafka_to_redis(installation: &Installation, rows: u64) {
     let topic = installation.topic(Source::Plays);
     let partitions = i32::try_from(PARTITIONS).expect("partitions");
-    let (mut bares, mut decoded, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bare_rates, mut decoded, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     let mut streams = streams::STORES.map(|store| (store, Vec::new()));
     let mut report = None;
     for _ in 0..ROUNDS {
-        let (took, count) = timed(|| bare::consume(&topic, partitions));
+        let (took, count) = measure_time(|| bare::consume(&topic, partitions));
         assert_eq!(count, rows, "everything is consumed");
-        bares.push(rate(count, took));
-        let (took, count) = timed(|| bare::consume_and_decode(&topic, partitions));
+        bare_rates.push(rate(count, took));
+        let (took, count) = measure_time(|| bare::consume_and_decode(&topic, partitions));
         assert_eq!(count, rows, "everything is decoded");
         decoded.push(rate(count, took));
         servers::delete_live_state_of(&installation.options().namespace);
         let args = ["speed", "--until-caught-up", "--source", "plays", "--json"];
-        let (took, report_of_ours) = timed(|| done(installation.data(), &args));
-        let of_ours: Value = serde_json::from_str(&report_of_ours).expect("a report");
+        let (took, output) = measure_time(|| run_ok(installation.data(), &args));
+        let our_report: Value = serde_json::from_str(&output).expect("a report");
         assert_eq!(
-            of_ours["plays"]["events"], rows,
-            "everything is counted: {of_ours}"
+            our_report["plays"]["events"], rows,
+            "everything is counted: {our_report}"
         );
         ours.push(rate(rows, took));
         for (store, rates) in &mut streams {
-            let Some(found) = streams::count(&topic, rows, installation.folder(), store) else {
+            let Some(counted) = streams::count(&topic, rows, installation.folder(), store) else {
                 continue;
             };
-            assert_eq!(found["events"], rows, "everything is counted: {found}");
-            let seconds = found["seconds"].as_f64().expect("seconds");
+            assert_eq!(counted["events"], rows, "everything is counted: {counted}");
+            let seconds = counted["seconds"].as_f64().expect("seconds");
             rates.push(rate(rows, Duration::from_secs_f64(seconds)));
-            report = Some(found);
+            report = Some(counted);
         }
     }
-    let bare = say_rates("a bare consumer, Kafka to nowhere", &bares);
-    let decoded = say_rates("a bare consumer that decodes", &decoded);
-    let ours = say_rates("speed layer, Kafka to Redis", &ours);
-    say("  ratio to consuming", format_args!("{:.2}", ours / bare));
-    say("  ratio to decoding", format_args!("{:.2}", ours / decoded));
+    let bare = print_rates("a bare consumer, Kafka to nowhere", &bare_rates);
+    let decoded = print_rates("a bare consumer that decodes", &decoded);
+    let ours = print_rates("speed layer, Kafka to Redis", &ours);
+    print_figure("  ratio to consuming", format_args!("{:.2}", ours / bare));
+    print_figure("  ratio to decoding", format_args!("{:.2}", ours / decoded));
     let Some(report) = report else {
         println!("Kafka Streams is left out: deploy/bench fetches it");
         return;
     };
     for (store, rates) in streams {
-        let reference = say_rates(&format!("Kafka Streams, exactly once, {store}"), &rates);
-        say("  ratio to it", format_args!("{:.2}", ours / reference));
+        let reference = print_rates(&format!("Kafka Streams, exactly once, {store}"), &rates);
+        print_figure("  ratio to it", format_args!("{:.2}", ours / reference));
     }
     expect_the_same(installation, &report);
 }
@@ -139,15 +144,15 @@ pub(crate) fn live_sums(
     let job = world.catalog.job(name).expect("a job");
     let (mut rows, mut sum) = (0_u64, 0_i64);
     for partition in 0..partitions {
-        let slot = PartitionId {
+        let id = PartitionId {
             source: Source::Plays,
             partition,
         };
         let mut after = None;
         loop {
-            let all = (0, Epoch::MAX >> 1);
+            let epochs = (0, Epoch::MAX >> 1);
             let live = &world.stores.live;
-            let page = live.scan_deltas(slot, job.view(), all, after, PAGE_ROWS);
+            let page = live.scan_deltas(id, job.view(), epochs, after, PAGE_ROWS);
             let page = runtime.block_on(page).expect("a page");
             rows += page.deltas.counts.len() as u64;
             sum += page.deltas.counts.values().iter().sum::<i64>();
@@ -164,32 +169,36 @@ fn cassandra(installation: &Installation, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
     // The first writer would meet a server that has not yet compiled its hot code.
     runtime.block_on(bare::write_rows(&bare::full_steps(rows * ROWS_PER_PLAY)));
-    let (took, report) = timed(|| done(installation.data(), &["batch", "run", "--json"]));
+    let (took, report) = measure_time(|| run_ok(installation.data(), &["batch", "run", "--json"]));
     let report: Value = serde_json::from_str(&report).expect("a report");
     let written = report["rows_written"].as_u64().expect("rows");
     let publish = report["seconds"]["publish"].as_f64().expect("seconds");
     let ours = rate(written, Duration::from_secs_f64(publish));
-    say(
+    print_figure(
         "the run that takes them in, s",
         format_args!("{:.1}", took.as_secs_f64()),
     );
-    say("  by stage", &report["seconds"]);
-    say(
+    print_figure("  by stage", &report["seconds"]);
+    print_figure(
         format!("rows of views to Cassandra, {written} rows"),
         format_args!("{ours:.0}/s"),
     );
     let namespace = &installation.options().namespace;
-    let same = runtime.block_on(async {
+    let sizes = runtime.block_on(async {
         let mut sizes = Vec::new();
         for job in installation.world().await.catalog.jobs() {
             sizes.extend(bare::partitions(namespace, job.view()).await);
         }
         sizes
     });
-    assert_eq!(same.iter().sum::<u64>(), written, "every row has its place");
-    let few = format!("{:.1} rows on average", mean(written, same.len()));
-    for (what, sizes) in [
-        (format!("partitions of as many rows ({few})"), same),
+    assert_eq!(
+        sizes.iter().sum::<u64>(),
+        written,
+        "every row has its place"
+    );
+    let average = format!("{:.1} rows on average", mean(written, sizes.len()));
+    for (label, sizes) in [
+        (format!("partitions of as many rows ({average})"), sizes),
         (
             "partitions of 1,000 rows".to_owned(),
             bare::full_steps(written),
@@ -198,8 +207,8 @@ fn cassandra(installation: &Installation, rows: u64) {
         let rates: Vec<f64> = (0..ROUNDS)
             .map(|_| rate(written, runtime.block_on(bare::write_rows(&sizes))))
             .collect();
-        let bare = say_rates(&format!("bare batches into {what}"), &rates);
-        say("  ratio to it", format_args!("{:.2}", ours / bare));
+        let bare = print_rates(&format!("bare batches into {label}"), &rates);
+        print_figure("  ratio to it", format_args!("{:.2}", ours / bare));
     }
 }
 
@@ -210,17 +219,17 @@ fn mean(rows: u64, partitions: usize) -> f64 {
 }
 
 /// Deletes live state under a running worker, with [`SINCE_RUN`] events since the last run.
-fn rebuild(installation: &Installation, before: &str, rows: u64) {
+fn rebuild(installation: &Installation, file_before: &str, rows: u64) {
     let since = SINCE_RUN.min(rows);
-    let file = generated(installation, "since.jsonl", since, 2);
-    done(installation.data(), &["ingest", "plays", &file]);
+    let file = generate_plays(installation, "since.jsonl", since, 2);
+    run_ok(installation.data(), &["ingest", "plays", &file]);
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    done(installation.data(), &speed);
-    let owner = first_owner(Path::new(before));
+    run_ok(installation.data(), &speed);
+    let owner = first_owner(Path::new(file_before));
     let question = format!("/api/v1/stats/plays/total?owner_id={owner}");
     let server = Server::start(installation.data(), &[]);
-    let whole = server.client.json(&question);
-    assert_eq!(whole["provenance"]["complete"], true, "{whole}");
+    let complete = server.client.get_json(&question);
+    assert_eq!(complete["provenance"]["complete"], true, "{complete}");
     let _worker = Process::start(installation.data(), &["speed", "--source", "plays"]);
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
@@ -230,11 +239,11 @@ fn rebuild(installation: &Installation, before: &str, rows: u64) {
             let (status, body) = server.client.get(&question);
             let answer: Value = serde_json::from_str(&body).unwrap_or_default();
             let provenance = &answer["provenance"];
-            let is_whole = status == 200
+            let is_complete = status == 200
                 && provenance["complete"] == true
-                && provenance["position"] == whole["provenance"]["position"];
-            if is_whole {
-                assert_eq!(answer["count"], whole["count"], "the same answer again");
+                && provenance["position"] == complete["provenance"]["position"];
+            if is_complete {
+                assert_eq!(answer["count"], complete["count"], "the same answer again");
                 break;
             }
             assert!(begun.elapsed() < REBUILD_MAX, "{status} {body}");
@@ -242,9 +251,9 @@ fn rebuild(installation: &Installation, before: &str, rows: u64) {
         }
         took.push(begun.elapsed().as_secs_f64());
     }
-    let what = format!("live state lost, {since} events since the run: whole again, s");
-    say(
-        what,
+    let label = format!("live state lost, {since} events since the run: whole again, s");
+    print_figure(
+        label,
         format_args!("{:.1} ({took:.1?})", median(took.clone())),
     );
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::sql::Sql;
-use super::{ROUNDS, median, say};
+use super::{ROUNDS, median, print_figure};
 
 const PARTITIONS: u32 = 4;
 /// Maximum number of athletes of the small and of the large application.
@@ -43,11 +43,11 @@ pub(crate) fn run(rows: u64) {
     println!("recounts: applications of {small} and {large} athletes");
     let mut bench = Bench::new(&[small, large]);
     for (id, athletes) in [(1, small), (2, large)] {
-        bench.handler(id, athletes);
+        bench.measure_recount(id, athletes);
     }
     let events = EVENTS_MAX.min(rows / EVENTS_PART);
     for (id, athletes) in [(1, small), (2, large)] {
-        bench.events(id, athletes, events);
+        bench.measure_events(id, athletes, events);
     }
     for size in SIZES {
         simulate_error(size);
@@ -114,34 +114,34 @@ impl Bench {
     }
 
     /// Measures the decision to recount, the count and its recording.
-    fn handler(&self, id: i64, athletes: u64) {
+    fn measure_recount(&self, id: i64, athletes: u64) {
         let entities = &self.plain.stores.entities;
-        let (mut looked, mut whole) = (Vec::new(), Vec::new());
+        let (mut look_times, mut total_times) = (Vec::new(), Vec::new());
         for now_ms in 0..i64::try_from(COUNTS).unwrap_or_default() {
             let begun = Instant::now();
             let counted: stores::Result<_> = self.runtime.block_on(async {
                 entities.counted_applications(&[id]).await?;
-                looked.push(millis(begun.elapsed()));
+                look_times.push(millis(begun.elapsed()));
                 let counted = entities.recount(&[id], now_ms).await?;
                 entities.record_recounts(&counted).await?;
                 Ok(counted)
             });
-            whole.push(millis(begun.elapsed()));
+            total_times.push(millis(begun.elapsed()));
             let counted = counted.expect("a count");
             assert_eq!(counted[0].counted.connected, athletes);
         }
-        for (what, took) in [
-            ("looking alone", looked),
-            ("looking, counting, recording", whole),
+        for (label, took) in [
+            ("looking alone", look_times),
+            ("looking, counting, recording", total_times),
         ] {
-            let (middle, most) = (part(&took, 0.5), part(&took, 0.99));
-            let what = format!("{athletes} athletes, {what}: ms p50, p99");
-            say(what, format_args!("{middle:.2}, {most:.2}"));
+            let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
+            let label = format!("{athletes} athletes, {label}: ms p50, p99");
+            print_figure(label, format_args!("{p50:.2}, {p99:.2}"));
         }
     }
 
     /// Connects and disconnects athletes, alternately with increments alone and with recounts.
-    fn events(&mut self, application: i64, athletes: u64, events: u64) {
+    fn measure_events(&mut self, application: i64, athletes: u64, events: u64) {
         let mut costs: [Vec<f64>; 2] = Default::default();
         for round in 0..ROUNDS {
             for turn in 0..2 {
@@ -150,11 +150,11 @@ impl Bench {
                     true => &self.counting,
                     false => &self.plain,
                 };
-                let some = self.added..self.added + events;
-                self.added = some.end;
+                let numbers = self.added..self.added + events;
+                self.added = numbers.end;
                 let mut took = Duration::ZERO;
                 for revoke in [false, true] {
-                    let lines = some.clone().map(|number| {
+                    let lines = numbers.clone().map(|number| {
                         let mut line = json!({"id": FIRST_ID + number, "application_id": application,
                             "athlete_id": LARGE + 1 + number, "created_at": "2026-01-01T00:00:00Z"});
                         if revoke {
@@ -168,18 +168,18 @@ impl Bench {
                         world.ingest_into(Source::Authorizations, &lines).await;
                         let speed = world.speed_of(Source::Authorizations).await;
                         let begun = Instant::now();
-                        let done = speed.run(true, CancellationToken::new()).await;
-                        done.expect("catching up");
+                        let outcome = speed.run(true, CancellationToken::new()).await;
+                        outcome.expect("catching up");
                         begun.elapsed()
                     });
                 }
                 costs[usize::from(is_recounting)].push(micros(took, 2 * events));
             }
         }
-        let [increments, both] = costs.map(median);
-        say(
+        let [increments, with_recounts] = costs.map(median);
+        print_figure(
             format!("{events} events of {athletes} athletes: us an event, without, with recounts"),
-            format_args!("{increments:.1}, {both:.1}"),
+            format_args!("{increments:.1}, {with_recounts:.1}"),
         );
     }
 }
@@ -188,7 +188,7 @@ impl Bench {
 fn simulate_error(size: u64) {
     let classes = classes();
     let policy: RecountPolicy = classes.find_policy(1, 1).expect("it recounts");
-    let (draws, mut days) = (SeededRandom::new(size), Days::new(size));
+    let (draws, mut simulation) = (SeededRandom::new(size), Simulation::new(size));
     let events = (as_f64(size) * EVENTS_PER_DAY * DAYS).round();
     let step_ms = DAYS * DAY_MS / events;
     let look_ms = as_f64(policy.recount_interval_ms() / 4);
@@ -196,37 +196,37 @@ fn simulate_error(size: u64) {
     while at_ms < DAYS * DAY_MS {
         at_ms += step_ms;
         while look_at_ms <= at_ms {
-            if look_at_ms - days.counted_ms >= as_f64(policy.recount_interval_ms()) {
-                days.count(look_at_ms);
+            if look_at_ms - simulation.counted_ms >= as_f64(policy.recount_interval_ms()) {
+                simulation.count(look_at_ms);
             }
             look_at_ms += look_ms;
         }
         let connects = unit(draws.next_u64()) < CONNECTING;
-        days.truth = match connects {
-            true => days.truth + 1,
-            false => days.truth.saturating_sub(1),
+        simulation.truth = match connects {
+            true => simulation.truth + 1,
+            false => simulation.truth.saturating_sub(1),
         };
-        let is_old = at_ms - days.counted_ms >= as_f64(policy.recount_interval_ms());
-        if is_old || should_recount(true, Some(days.shown), &policy, draws.next_u64()) {
-            days.count(at_ms);
+        let is_old = at_ms - simulation.counted_ms >= as_f64(policy.recount_interval_ms());
+        if is_old || should_recount(true, Some(simulation.shown), &policy, draws.next_u64()) {
+            simulation.count(at_ms);
         }
-        days.look(at_ms);
+        simulation.record_error(at_ms);
     }
-    let (error, age) = (&days.errors, &days.ages_min);
-    say(
+    let (error, age) = (&simulation.errors, &simulation.ages_min);
+    print_figure(
         format!("{size} athletes: relative error mean, p99; age min mean, p99; recounts a day"),
         format_args!(
             "{:.5} %, {:.5} %; {:.1}, {:.1}; {:.1}",
             100.0 * mean(error),
-            100.0 * part(error, 0.99),
+            100.0 * percentile(error, 0.99),
             mean(age),
-            part(age, 0.99),
-            as_f64(days.recounts) / DAYS
+            percentile(age, 0.99),
+            as_f64(simulation.recounts) / DAYS
         ),
     );
 }
 
-struct Days {
+struct Simulation {
     truth: u64,
     shown: u64,
     counted_ms: f64,
@@ -235,7 +235,7 @@ struct Days {
     ages_min: Vec<f64>,
 }
 
-impl Days {
+impl Simulation {
     const fn new(size: u64) -> Self {
         Self {
             truth: size,
@@ -253,9 +253,9 @@ impl Days {
         self.recounts += 1;
     }
 
-    fn look(&mut self, at_ms: f64) {
-        let off = as_f64(self.truth.abs_diff(self.shown));
-        self.errors.push(off / as_f64(self.truth.max(1)));
+    fn record_error(&mut self, at_ms: f64) {
+        let difference = as_f64(self.truth.abs_diff(self.shown));
+        self.errors.push(difference / as_f64(self.truth.max(1)));
         self.ages_min.push((at_ms - self.counted_ms) / 60_000.0);
     }
 }
@@ -265,7 +265,7 @@ fn unit(draw: u64) -> f64 {
     as_f64(draw >> 11) / as_f64(1 << 53)
 }
 
-fn part(values: &[f64], part: f64) -> f64 {
+fn percentile(values: &[f64], fraction: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     #[expect(
@@ -274,7 +274,7 @@ fn part(values: &[f64], part: f64) -> f64 {
         clippy::cast_sign_loss,
         reason = "an index"
     )]
-    let index = ((values.len() as f64 - 1.0) * part).round() as usize;
+    let index = ((values.len() as f64 - 1.0) * fraction).round() as usize;
     values[index]
 }
 

@@ -18,12 +18,12 @@ use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 use std::io::{BufWriter, Write};
 use tests::installation::Installation;
-use tests::process::{Process, done};
+use tests::process::{Process, run_ok};
 use tests::servers::Addresses;
 use tests::world::World;
 use tokio::runtime::Runtime;
 
-use super::{rate, say, scan, timed};
+use super::{measure_time, print_figure, rate, scan};
 
 /// A view with nearly one key for each event.
 const VIEW: &str = "plays_detail";
@@ -37,15 +37,18 @@ pub(crate) fn run(rows: u64) {
         "restorate: {rows} events of the past and {} since, in {PARTITIONS} partitions",
         rows / PAST
     );
-    bring_in(&installation, rows);
+    import_events(&installation, rows);
     let runtime = Runtime::new().expect("a runtime");
     let archive = compare(&installation, "archive", VIEW, "archive", 0);
-    let table = table(&runtime.block_on(installation.world()), VIEW);
+    let table = find_table(&runtime.block_on(installation.world()), VIEW);
     let namespace = &installation.options().namespace;
-    let (took, found) = timed(|| runtime.block_on(scan::read_bare(namespace, &table)));
-    say("  the driver alone reads the rows", figure(found, took));
-    let bare = rate(found, took);
-    say("  ratio", format_args!("{:.2}", archive.rate() / bare));
+    let (took, table_rows) = measure_time(|| runtime.block_on(scan::read_bare(namespace, &table)));
+    print_figure(
+        "  the driver alone reads the rows",
+        figure(table_rows, took),
+    );
+    let bare = rate(table_rows, took);
+    print_figure("  ratio", format_args!("{:.2}", archive.rate() / bare));
     files(&installation, &runtime);
     damage::run(&installation, &runtime);
     boards::run(rows, &runtime);
@@ -53,31 +56,31 @@ pub(crate) fn run(rows: u64) {
 
 /// Backfills past events into the archive, runs a batch, and ingests newer events that live state
 /// counts.
-fn bring_in(installation: &Installation, rows: u64) {
+fn import_events(installation: &Installation, rows: u64) {
     let data = installation.data();
-    let first = generated(installation, "first.parquet", 1, 3);
-    done(data, &["ingest", "plays", &first]);
+    let first = generate_plays(installation, "first.parquet", 1, 3);
+    run_ok(data, &["ingest", "plays", &first]);
     speed(installation);
-    let past = generated(installation, "past.parquet", rows, 1);
-    done(data, &["backfill", "plays", &past]);
-    let (took, _) = timed(|| done(data, &["batch", "run"]));
-    say(
+    let past = generate_plays(installation, "past.parquet", rows, 1);
+    run_ok(data, &["backfill", "plays", &past]);
+    let (took, _) = measure_time(|| run_ok(data, &["batch", "run"]));
+    print_figure(
         "the run that takes them in, s",
         format_args!("{:.1}", took.as_secs_f64()),
     );
-    let since = generated(installation, "since.parquet", rows / PAST, 2);
-    done(data, &["ingest", "plays", &since]);
+    let since = generate_plays(installation, "since.parquet", rows / PAST, 2);
+    run_ok(data, &["ingest", "plays", &since]);
     speed(installation);
 }
 
 fn speed(installation: &Installation) {
-    done(
+    run_ok(
         installation.data(),
         &["speed", "--until-caught-up", "--source", "plays"],
     );
 }
 
-fn generated(installation: &Installation, name: &str, rows: u64, seed: u64) -> String {
+fn generate_plays(installation: &Installation, name: &str, rows: u64, seed: u64) -> String {
     let path = installation
         .folder()
         .join(name)
@@ -87,19 +90,19 @@ fn generated(installation: &Installation, name: &str, rows: u64, seed: u64) -> S
     let args = [
         "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
     ];
-    done(installation.data(), &args);
+    run_ok(installation.data(), &args);
     path
 }
 
 /// The result of a reconciliation.
-struct Reconciled {
+struct Reconciliation {
     keys: u64,
     took: Duration,
     report: Value,
-    said: String,
+    log: String,
 }
 
-impl Reconciled {
+impl Reconciliation {
     fn rate(&self) -> f64 {
         rate(self.keys, self.took)
     }
@@ -110,8 +113,8 @@ fn reconcile(
     installation: &Installation,
     view: &str,
     expected: &str,
-    more: &[&str],
-) -> (Reconciled, u64) {
+    extra_args: &[&str],
+) -> (Reconciliation, u64) {
     let args = [
         "reconcile",
         "--json",
@@ -120,15 +123,15 @@ fn reconcile(
         "--expected",
         expected,
     ];
-    let args = [&args[..], more].concat();
-    let (took, (_, said, measured)) =
-        timed(|| Process::start(installation.data(), &args).finish_measured());
-    let report: Value = serde_json::from_str(&said[0]).unwrap_or_default();
-    let reconciled = Reconciled {
+    let args = [&args[..], extra_args].concat();
+    let (took, (_, outputs, measured)) =
+        measure_time(|| Process::start(installation.data(), &args).finish_measured());
+    let report: Value = serde_json::from_str(&outputs[0]).unwrap_or_default();
+    let reconciled = Reconciliation {
         keys: report["keys"].as_u64().unwrap_or(0),
         took,
         report,
-        said: said[1].clone(),
+        log: outputs[1].clone(),
     };
     (reconciled, measured.memory_bytes)
 }
@@ -136,21 +139,21 @@ fn reconcile(
 /// Compares, and expects this many differences.
 fn compare(
     installation: &Installation,
-    what: &str,
+    label: &str,
     view: &str,
     expected: &str,
     differ: u64,
-) -> Reconciled {
+) -> Reconciliation {
     let (reconciled, bytes) = reconcile(installation, view, expected, &[]);
     assert_eq!(
         reconciled.report["differ"], differ,
         "{} {}",
-        reconciled.report, reconciled.said
+        reconciled.report, reconciled.log
     );
     assert!(reconciled.keys > 0, "{}", reconciled.report);
     let figure = figure(reconciled.keys, reconciled.took);
-    say(
-        format!("{view} against {what}"),
+    print_figure(
+        format!("{view} against {label}"),
         format_args!("{figure}, at most {} MiB", bytes >> 20),
     );
     reconciled
@@ -161,14 +164,14 @@ fn figure(count: u64, took: Duration) -> String {
     format!("{count} in {seconds:.1} s, {:.0}/s", rate(count, took))
 }
 
-/// Returns the table that answers of a view are read from, after one backfill.
-fn table(world: &World, view: &str) -> String {
+/// Returns the table that queries of a view read, after one backfill.
+fn find_table(world: &World, view: &str) -> String {
     let job = world.catalog.job(view).expect("a view");
-    let of = TableGeneration {
+    let generation = TableGeneration {
         backfills: 1,
         ..TableGeneration::default()
     };
-    table_name(job.view(), of)
+    table_name(job.view(), generation)
 }
 
 /// Measures the same counts as files: compared with the served counts, and with each other by the
@@ -178,24 +181,24 @@ fn files(installation: &Installation, runtime: &Runtime) {
     let csv = installation.folder().join("counts.csv");
     let keys = runtime.block_on(write_counts(installation, &counts, &csv));
     let mut ours = Vec::new();
-    for (what, path) in [("a Parquet file", &counts), ("a CSV file", &csv)] {
+    for (label, path) in [("a Parquet file", &counts), ("a CSV file", &csv)] {
         let path = path.to_string_lossy();
-        let one = compare(installation, what, VIEW, &path, 0);
-        assert_eq!(one.keys, keys, "{what} has all keys");
-        ours.push(one);
+        let comparison = compare(installation, label, VIEW, &path, 0);
+        assert_eq!(comparison.keys, keys, "{label} has all keys");
+        ours.push(comparison);
     }
-    let (took, differ) = timed(|| runtime.block_on(join_bare(&counts)));
+    let (took, differ) = measure_time(|| runtime.block_on(join_bare(&counts)));
     assert_eq!(differ, 0, "the same file");
-    say(
+    print_figure(
         "  DataFusion alone joins two such Parquet files",
         figure(keys, took),
     );
     let bare = rate(keys, took);
     let ratios: Vec<String> = ours
         .iter()
-        .map(|one| format!("{:.2}", one.rate() / bare))
+        .map(|comparison| format!("{:.2}", comparison.rate() / bare))
         .collect();
-    say("  ratios", ratios.join(", "));
+    print_figure("  ratios", ratios.join(", "));
 }
 
 fn context() -> SessionContext {
@@ -260,7 +263,7 @@ async fn write_counts(installation: &Installation, into: &Path, csv: &Path) -> u
         for row in 0..batch.num_rows() {
             let cells: Vec<String> = columns
                 .iter()
-                .map(|cells| quoted(&cells.value(row).to_string()))
+                .map(|cells| quote_csv(&cells.value(row).to_string()))
                 .collect();
             writeln!(lines, "{}", cells.join(",")).expect("a line");
         }
@@ -270,7 +273,7 @@ async fn write_counts(installation: &Installation, into: &Path, csv: &Path) -> u
     rows
 }
 
-fn quoted(text: &str) -> String {
+fn quote_csv(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
@@ -288,21 +291,27 @@ async fn join_bare(counts: &Path) -> u64 {
     let plain = ["owner_id", "bucket", "track_id", "kind"].map(str::to_owned);
     let ids = ["listener_id", "app_id"].map(|name| (name, "-1"));
     let nullable = ids.into_iter().chain([("country", "''")]);
-    let of = |table: &str, name: &str, none: &str| format!("coalesce({table}.{name}, {none})");
+    let coalesced =
+        |table: &str, name: &str, none: &str| format!("coalesce({table}.{name}, {none})");
     let plain = plain
         .iter()
         .map(|name| format!("one.{name} = other.{name}"));
-    let nullable = nullable
-        .map(|(name, none)| format!("{} = {}", of("one", name, none), of("other", name, none)));
-    let same: Vec<String> = plain.chain(nullable).collect();
+    let nullable = nullable.map(|(name, none)| {
+        format!(
+            "{} = {}",
+            coalesced("one", name, none),
+            coalesced("other", name, none)
+        )
+    });
+    let conditions: Vec<String> = plain.chain(nullable).collect();
     let query = format!(
         "SELECT count(*) FROM one FULL JOIN other ON {} WHERE one.expected IS DISTINCT FROM other.expected",
-        same.join(" AND ")
+        conditions.join(" AND ")
     );
-    let found = context.sql(&query).await.expect("a query");
-    let found = found.collect().await.expect("an answer");
+    let batches = context.sql(&query).await.expect("a query");
+    let batches = batches.collect().await.expect("an answer");
     let count =
-        arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(found[0].column(0));
+        arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(batches[0].column(0));
     count.value(0).unsigned_abs()
 }
 

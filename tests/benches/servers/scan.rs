@@ -18,7 +18,7 @@ use tests::direct_access::Cql;
 use tests::servers;
 use tokio::runtime::Runtime;
 
-use super::{ROUNDS, bare, median, rate, say_rates, timed};
+use super::{ROUNDS, bare, measure_time, median, print_rates, rate};
 
 const VIEW: &str = "scan@1";
 /// Rows of one table partition, as in the plays detail view. Every `WIDE_PART` partitions, the
@@ -58,18 +58,18 @@ fn from_cassandra(runtime: &Runtime, rows: u64) {
     runtime.block_on(fill(&views, rows));
     let (mut bare, mut scans) = (Vec::new(), vec![Vec::new(); READERS.len()]);
     for _ in 0..ROUNDS {
-        let (took, found) = timed(|| runtime.block_on(read_bare(&namespace, VIEW)));
-        assert_eq!(found, rows);
+        let (took, read_rows) = measure_time(|| runtime.block_on(read_bare(&namespace, VIEW)));
+        assert_eq!(read_rows, rows);
         bare.push(rate(rows, took));
         for (readers, rates) in READERS.iter().zip(&mut scans) {
-            let took = scanned(runtime, &views, *readers, rows);
+            let took = measure_scan(runtime, &views, *readers, rows);
             rates.push(rate(rows, took));
         }
     }
-    let bare = say_rates("the driver alone, the same columns, one reader", &bare);
+    let bare = print_rates("the driver alone, the same columns, one reader", &bare);
     for (readers, rates) in READERS.iter().zip(scans) {
         let ratio = median(rates.clone()) / bare;
-        say_rates(
+        print_rates(
             &format!("Cassandra, {readers} readers (ratio {ratio:.2})"),
             &rates,
         );
@@ -83,8 +83,8 @@ fn from_sqlite(runtime: &Runtime, rows: u64) {
     let views = runtime.block_on(async { DataFolder::open(folder.path())?.views().await });
     let views = views.expect("a data folder");
     runtime.block_on(fill(&views, rows));
-    let rates = (0..ROUNDS).map(|_| rate(rows, scanned(runtime, &views, 1, rows)));
-    say_rates("SQLite, one reader", &rates.collect::<Vec<_>>());
+    let rates = (0..ROUNDS).map(|_| rate(rows, measure_scan(runtime, &views, 1, rows)));
+    print_rates("SQLite, one reader", &rates.collect::<Vec<_>>());
 }
 
 /// Writes rows as the run of an epoch does.
@@ -96,7 +96,7 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
         row: KeyShape::default(),
     };
     let source = Source::Plays;
-    let filled = async {
+    let written = async {
         views.ensure_view(source, &shape.into()).await?;
         let run = views.propose(source, 1, &[], "bench", 1).await?;
         views.seal(source, 1, "bench").await?;
@@ -113,7 +113,7 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
         }
         Ok::<_, stores::Error>(())
     };
-    filled.await.expect("rows are written");
+    written.await.expect("rows are written");
 }
 
 /// Returns the partition number of a row, which never decreases.
@@ -123,31 +123,31 @@ fn part(row: u64) -> u64 {
 }
 
 /// Measures a scan.
-fn scanned(runtime: &Runtime, views: &dyn ViewsScan, readers: usize, rows: u64) -> Duration {
-    let of = if readers == 1 {
+fn measure_scan(runtime: &Runtime, views: &dyn ViewsScan, readers: usize, rows: u64) -> Duration {
+    let share_count = if readers == 1 {
         NonZeroU32::MIN
     } else {
         NonZeroU32::new(SHARES).expect("some shares")
     };
-    let shares = ScanShare::list_all(of).map(|share| scan(views, share));
+    let shares = ScanShare::list_all(share_count).map(|share| scan(views, share));
     let shares: Vec<_> = shares.collect();
-    let all = stream::iter(shares).buffer_unordered(readers);
-    let all = all.fold(0, async |sum, found| sum + found);
-    let (took, found) = timed(|| runtime.block_on(all));
-    assert_eq!(found, rows, "every row comes once");
+    let row_count = stream::iter(shares).buffer_unordered(readers);
+    let row_count = row_count.fold(0, async |sum, share_rows| sum + share_rows);
+    let (took, scanned_rows) = measure_time(|| runtime.block_on(row_count));
+    assert_eq!(scanned_rows, rows, "every row is read once");
     took
 }
 
 /// Returns the number of rows of a share.
 async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
-    let (mut found, mut after) = (0, None);
+    let (mut row_count, mut after) = (0, None);
     loop {
         let page = views.scan_rows(VIEW, share, after.as_ref(), PAGE_ROWS);
         let page = page.await.expect("an answer").expect("a table");
-        found += page.counts.values().len() as u64;
+        row_count += page.counts.values().len() as u64;
         after = page.next;
         if after.is_none() {
-            return found;
+            return row_count;
         }
     }
 }
@@ -157,10 +157,11 @@ pub(crate) async fn read_bare(namespace: &Namespace, view: &str) -> u64 {
     let session = bare::session().await;
     let keyspace = namespace.identifier("backstitch");
     let id = Cql::connect(namespace).await.id(view).await;
-    let all = format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.rows_{id}");
-    let all = session.query_iter(all, ()).await.expect("rows");
-    let all = all.rows_stream::<(Vec<u8>, Vec<u8>, i64, i64, i64)>();
-    let count = all
+    let rows =
+        format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.rows_{id}");
+    let rows = session.query_iter(rows, ()).await.expect("rows");
+    let rows = rows.rows_stream::<(Vec<u8>, Vec<u8>, i64, i64, i64)>();
+    let count = rows
         .expect("rows")
         .try_fold(0, async |count, _| Ok(count + 1));
     count.await.expect("all rows")

@@ -10,12 +10,12 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{Server, done};
+use tests::process::{Server, run_ok};
 use tests::servers::Addresses;
 
 use super::load::{CONNECTIONS, load};
-use super::plays::generated;
-use super::say;
+use super::plays::generate_plays;
+use super::print_figure;
 
 const STATS: &str = "/api/v1/stats/plays";
 const PARTITIONS: u32 = 4;
@@ -29,16 +29,16 @@ const OLD_YEARS: i16 = 5;
 
 pub(crate) fn run(rows: u64) {
     let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
-    let file = generated(&installation, "plays.jsonl", rows, 1);
+    let file = generate_plays(&installation, "plays.jsonl", rows, 1);
     let profile = EventProfile::read(&file);
-    let (first, second) = halves(&installation, &file, rows);
-    let old = old_track(&installation, &profile);
-    done(installation.data(), &["ingest", "plays", &old, &first]);
+    let (first, second) = split_events(&installation, &file, rows);
+    let old = write_old_track(&installation, &profile);
+    run_ok(installation.data(), &["ingest", "plays", &old, &first]);
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
-    done(installation.data(), &speed);
-    done(installation.data(), &["batch", "run"]);
-    done(installation.data(), &["ingest", "plays", &second]);
-    done(installation.data(), &speed);
+    run_ok(installation.data(), &speed);
+    run_ok(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["ingest", "plays", &second]);
+    run_ok(installation.data(), &speed);
     println!(
         "serving: {rows} plays, {BATCH_TENTHS} of 10 in Cassandra, the others in Redis; the busiest owner has {}, a quiet one {}",
         profile.owners[0].1, profile.owners[1].1
@@ -97,34 +97,34 @@ impl EventProfile {
     /// Returns the questions by name: requests that are sent in sequence.
     fn questions(&self) -> Vec<(String, Vec<String>)> {
         let (date, tz) = (&self.date, "tz=Europe/Berlin");
-        let mut all = vec![("a constant".to_owned(), vec!["/livez".to_owned()])];
-        for (who, (owner, _)) in ["busy", "quiet"].into_iter().zip(self.owners) {
-            let of = format!("owner_id={owner}&{tz}");
-            for (what, path) in [
-                ("total", format!("total?{of}&period=all")),
+        let mut questions = vec![("a constant".to_owned(), vec!["/livez".to_owned()])];
+        for (size, (owner, _)) in ["busy", "quiet"].into_iter().zip(self.owners) {
+            let owner_filter = format!("owner_id={owner}&{tz}");
+            for (label, path) in [
+                ("total", format!("total?{owner_filter}&period=all")),
                 (
                     "30-day series",
-                    format!("series?{of}&period=30d&date={date}&interval=day"),
+                    format!("series?{owner_filter}&period=30d&date={date}&interval=day"),
                 ),
                 (
                     "year by day",
-                    format!("series?{of}&period=year&date={date}&interval=day"),
+                    format!("series?{owner_filter}&period=year&date={date}&interval=day"),
                 ),
                 (
                     "top countries, 30 days",
-                    format!("breakdown?{of}&period=30d&date={date}&by=country"),
+                    format!("breakdown?{owner_filter}&period=30d&date={date}&by=country"),
                 ),
                 (
                     "top tracks, year",
-                    format!("breakdown?{of}&period=year&date={date}&by=track"),
+                    format!("breakdown?{owner_filter}&period=year&date={date}&by=track"),
                 ),
                 (
                     "listeners, 30 days",
-                    format!("uniques?{of}&period=30d&date={date}"),
+                    format!("uniques?{owner_filter}&period=30d&date={date}"),
                 ),
             ] {
-                all.push((
-                    format!("{who} owner, {what}"),
+                questions.push((
+                    format!("{size} owner, {label}"),
                     vec![format!("{STATS}/{path}")],
                 ));
             }
@@ -133,23 +133,23 @@ impl EventProfile {
             "track_id={}&{tz}&period=year&date={date}&interval=hour",
             self.track
         );
-        all.push((
+        questions.push((
             "busy track, year by hour".to_owned(),
             vec![format!("{STATS}/series?{track}")],
         ));
         let newest = self.date();
         let years = (0..OLD_YEARS).map(|year| {
-            let of = format!("track_id={OLD_TRACK}&{tz}&period=year&interval=hour");
+            let track_filter = format!("track_id={OLD_TRACK}&{tz}&period=year&interval=hour");
             format!(
-                "{STATS}/series?{of}&date={}",
+                "{STATS}/series?{track_filter}&date={}",
                 newest.saturating_sub(year.years())
             )
         });
-        all.push((
+        questions.push((
             format!("a play every hour, {OLD_YEARS} years by hour in as many requests"),
             years.collect(),
         ));
-        all
+        questions
     }
 
     fn date(&self) -> Date {
@@ -158,7 +158,7 @@ impl EventProfile {
 }
 
 /// Returns the plays of the old track up to the day before the newest event.
-fn old_track(installation: &Installation, profile: &EventProfile) -> String {
+fn write_old_track(installation: &Installation, profile: &EventProfile) -> String {
     let end = profile.date().to_zoned(TimeZone::UTC).expect("midnight");
     let begin = end.saturating_sub(OLD_YEARS.years());
     let mut lines = String::new();
@@ -177,13 +177,13 @@ fn old_track(installation: &Installation, profile: &EventProfile) -> String {
 }
 
 /// Splits the events into two files.
-fn halves(installation: &Installation, file: &str, rows: u64) -> (String, String) {
+fn split_events(installation: &Installation, file: &str, rows: u64) -> (String, String) {
     let text = std::fs::read_to_string(file).expect("the plays");
     let lines = usize::try_from(rows).expect("rows") * BATCH_TENTHS / 10;
     let cut = text
         .match_indices('\n')
         .nth(lines - 1)
-        .map_or(text.len(), |(at, _)| at + 1);
+        .map_or(text.len(), |(offset, _)| offset + 1);
     let write = |name: &str, text: &str| {
         let path = installation.folder().join(name);
         std::fs::write(&path, text).expect("a file");
@@ -198,30 +198,30 @@ fn halves(installation: &Installation, file: &str, rows: u64) -> (String, String
 fn measure(server: &Server, profile: &EventProfile) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut constant: HashMap<usize, f64> = HashMap::new();
-    for (what, paths) in profile.questions() {
+    for (label, paths) in profile.questions() {
         let before = read_bytes(&server.client);
-        let mut answered = 0;
+        let mut response_bytes = 0;
         for path in &paths {
             let (status, body) = server.client.get(path);
             assert_eq!(status, 200, "{path}: {body}");
-            answered += body.len();
+            response_bytes += body.len();
         }
         let bytes = read_bytes(&server.client) - before;
-        let mut figures = format!("{bytes:>9.0} bytes read, {answered:>7} answered");
+        let mut figures = format!("{bytes:>9.0} bytes read, {response_bytes:>7} answered");
         for connections in CONNECTIONS {
             let rounds = [paths.clone()];
             let load = runtime.block_on(load(server.client.address(), &rounds, connections));
-            assert_eq!(load.failed, 0, "{what}");
-            let beside = *constant.entry(connections).or_insert(load.rate);
+            assert_eq!(load.failed, 0, "{label}");
+            let constant_rate = *constant.entry(connections).or_insert(load.rate);
             figures.push_str(&format!(
                 "; {connections}: p50 {:.2} p99 {:.2} ms, {:.0}/s ({:.2})",
                 load.p50_ms,
                 load.p99_ms,
                 load.rate,
-                load.rate / beside
+                load.rate / constant_rate
             ));
         }
-        say(what, figures);
+        print_figure(label, figures);
     }
 }
 

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use schemas::source::Source;
 use serde_json::Value;
 use tests::installation::Installation;
-use tests::process::{CONFIG, Process, ResourceUsage, Server, done};
+use tests::process::{CONFIG, Process, ResourceUsage, Server, run_ok};
 use tests::servers::{self, Addresses};
 use tests::world::World;
 use tokio::runtime::Runtime;
 
 use super::load::{Load, load};
-use super::plays::{first_owner, generated_with, live_sums, pause};
-use super::{ROUNDS, bare, median, rate, say, timed};
+use super::plays::{first_owner, generate_plays_with, live_sums, pause};
+use super::{ROUNDS, bare, measure_time, median, print_figure, rate};
 
 const PARTITIONS: u32 = 4;
 const SPEED: [&str; 5] = ["speed", "--until-caught-up", "--source", "plays", "--json"];
@@ -50,7 +50,7 @@ pub(crate) fn run(rows: u64) {
         "speed: {rows} plays in {PARTITIONS} partitions; CPU of this process and of the main thread of Redis, µs an event"
     );
     for (index, (name, owners, tracks)) in SHAPES.into_iter().enumerate() {
-        let installation = filled(rows, owners, tracks);
+        let installation = create_installation(rows, owners, tracks);
         shape(&installation, name, rows);
         if index == 0 {
             stalls(&installation, rows);
@@ -58,22 +58,22 @@ pub(crate) fn run(rows: u64) {
             catching_up(&installation, rows);
         }
     }
-    let installation = filled(RECORDS_ROWS.min(rows), SHAPES[0].1, SHAPES[0].2);
+    let installation = create_installation(RECORDS_ROWS.min(rows), SHAPES[0].1, SHAPES[0].2);
     micro_batches(&installation, RECORDS_ROWS.min(rows));
 }
 
 /// Creates an installation with this many plays in its log.
-fn filled(rows: u64, owners: u64, tracks: u64) -> Installation {
+fn create_installation(rows: u64, owners: u64, tracks: u64) -> Installation {
     let installation = Installation::with_partitions(PARTITIONS, &Addresses::default(), "");
     let [owners, tracks] = [owners, tracks].map(|number| number.to_string());
     let spread = ["--owners", &owners, "--tracks", &tracks];
-    let file = generated_with(&installation, FILE, rows, 1, &spread);
-    done(installation.data(), &["ingest", "plays", &file]);
+    let file = generate_plays_with(&installation, FILE, rows, 1, &spread);
+    run_ok(installation.data(), &["ingest", "plays", &file]);
     installation
 }
 
 /// Cost of counting all events.
-struct Counted {
+struct CountingCost {
     took: Duration,
     process: ResourceUsage,
     redis_cpu_s: f64,
@@ -82,39 +82,39 @@ struct Counted {
 }
 
 /// Counts all events of an installation from scratch, during some other work.
-fn counted(
+fn count_all(
     installation: &Installation,
     config: &str,
     rows: u64,
     meanwhile: impl FnOnce(&mut Process),
-) -> Counted {
+) -> CountingCost {
     servers::delete_live_state_of(&installation.options().namespace);
     let before = redis_info();
-    let (took, (said, process)) = timed(|| {
+    let (took, (outputs, process)) = measure_time(|| {
         let mut process = Process::start_with(installation.data(), config, &SPEED);
         meanwhile(&mut process);
-        let (succeeded, said, measured) = process.finish_measured();
-        assert!(succeeded, "{said:?}");
-        (said, measured)
+        let (succeeded, outputs, measured) = process.finish_measured();
+        assert!(succeeded, "{outputs:?}");
+        (outputs, measured)
     });
     let after = redis_info();
-    let report: Value = serde_json::from_str(&said[0]).expect("a report");
+    let report: Value = serde_json::from_str(&outputs[0]).expect("a report");
     let report = &report["plays"];
     assert_eq!(report["events"], rows, "everything is counted: {report}");
-    let more = |name: &str| after[name] - before[name];
-    Counted {
+    let increase = |name: &str| after[name] - before[name];
+    CountingCost {
         took,
         process,
-        redis_cpu_s: more("used_cpu_user_main_thread") + more("used_cpu_sys_main_thread"),
-        redis_bytes: more("used_memory"),
+        redis_cpu_s: increase("used_cpu_user_main_thread") + increase("used_cpu_sys_main_thread"),
+        redis_bytes: increase("used_memory"),
         micro_batches: report["micro_batches"].as_u64().expect("a number"),
     }
 }
 
 /// Returns the numeric fields of Redis's `INFO`.
 fn redis_info() -> BTreeMap<String, f64> {
-    let told = servers::run_redis_command(&["INFO", "everything"]);
-    let numbers = told.lines().filter_map(|line| {
+    let info = servers::run_redis_command(&["INFO", "everything"]);
+    let numbers = info.lines().filter_map(|line| {
         let (name, value) = line.trim().split_once(':')?;
         Some((name.to_owned(), value.parse().ok()?))
     });
@@ -122,10 +122,10 @@ fn redis_info() -> BTreeMap<String, f64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn say_counted(what: &str, rows: u64, counted: &Counted) {
+fn print_counting_cost(label: &str, rows: u64, counted: &CountingCost) {
     let each = |seconds: f64| seconds * 1e6 / rows as f64;
-    say(
-        what,
+    print_figure(
+        label,
         format_args!(
             "{:.0}/s; CPU {:.2} and {:.2} µs; Redis keeps {:.0} bytes an event; {} micro-batches; at most {:.0} MiB",
             rate(rows, counted.took),
@@ -144,15 +144,15 @@ fn shape(installation: &Installation, name: &str, rows: u64) {
     let partitions = i32::try_from(PARTITIONS).expect("partitions");
     let (mut decoded, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (took, count) = timed(|| bare::consume_and_decode(&topic, partitions));
+        let (took, count) = measure_time(|| bare::consume_and_decode(&topic, partitions));
         assert_eq!(count, rows, "everything is decoded");
         decoded.push(rate(count, took));
-        ours.push(counted(installation, CONFIG, rows, |_| {}));
+        ours.push(count_all(installation, CONFIG, rows, |_| {}));
     }
     ours.sort_by_key(|counted| counted.took);
-    say_counted(name, rows, &ours[ROUNDS / 2]);
+    print_counting_cost(name, rows, &ours[ROUNDS / 2]);
     let ratios = rate(rows, ours[ROUNDS / 2].took) / median(decoded);
-    say(
+    print_figure(
         "  ratio to a bare consumer that decodes",
         format_args!("{ratios:.2}"),
     );
@@ -162,8 +162,8 @@ fn micro_batches(installation: &Installation, rows: u64) {
     for records in RECORDS {
         let more = format!("\n[speed]\nrecords_max = {records}\n");
         installation.configure(BENCH, &Addresses::default(), &more);
-        let counted = counted(installation, BENCH, rows, |_| {});
-        say_counted(
+        let counted = count_all(installation, BENCH, rows, |_| {});
+        print_counting_cost(
             &format!("micro-batches of up to {records} records"),
             rows,
             &counted,
@@ -173,7 +173,7 @@ fn micro_batches(installation: &Installation, rows: u64) {
 
 /// Counts while Redis stalls half of the time.
 fn stalls(installation: &Installation, rows: u64) {
-    let stalled = counted(installation, CONFIG, rows, |process| {
+    let stalled = count_all(installation, CONFIG, rows, |process| {
         while process.is_running() {
             let stall_ms = STALL.as_millis().to_string();
             assert_eq!(
@@ -187,7 +187,7 @@ fn stalls(installation: &Installation, rows: u64) {
             }
         }
     });
-    say_counted("Redis stalls half of the time", rows, &stalled);
+    print_counting_cost("Redis stalls half of the time", rows, &stalled);
 }
 
 /// Counts with several processes that share the partitions, then kills one of two.
@@ -206,18 +206,23 @@ fn processes(installation: &Installation, rows: u64) {
         let mut processes: Vec<Process> = (0..count).map(|_| start()).collect();
         let until = if is_killed { rows / 3 } else { rows };
         wait_for(&runtime, &world, until, begun);
-        let mut told = String::new();
+        let mut recovery = String::new();
         if is_killed {
             let killed = Instant::now();
-            let at = position(&runtime, &world);
+            let positions = position(&runtime, &world);
             assert!(processes.remove(0).kill(), "it was at work");
             // The remaining processes own the partitions once the group has rebalanced.
-            let all_go_on = |now: &[i64]| now.iter().zip(&at).all(|(now, then)| now > then);
-            while !all_go_on(&position(&runtime, &world)) {
-                assert!(begun.elapsed() < CAUGHT_UP_MAX, "{at:?}");
+            let have_all_advanced = |current: &[i64]| {
+                current
+                    .iter()
+                    .zip(&positions)
+                    .all(|(current, earlier)| current > earlier)
+            };
+            while !have_all_advanced(&position(&runtime, &world)) {
+                assert!(begun.elapsed() < CAUGHT_UP_MAX, "{positions:?}");
                 pause(Duration::from_millis(20));
             }
-            told = format!(
+            recovery = format!(
                 "; all partitions go on after {:.1} s",
                 killed.elapsed().as_secs_f64()
             );
@@ -225,20 +230,20 @@ fn processes(installation: &Installation, rows: u64) {
         }
         let took = begun.elapsed();
         for process in processes {
-            let (succeeded, said) = process.end();
-            assert!(succeeded, "{said:?}");
+            let (succeeded, outputs) = process.end();
+            assert!(succeeded, "{outputs:?}");
         }
         let sums = live_sums(&runtime, &world, PARTITIONS, "plays_detail");
         assert_eq!(sums.1, expected, "each event once");
-        let what = if is_killed {
+        let label = if is_killed {
             ", one killed after a third"
         } else {
             ""
         };
         let rate = rate(rows, took);
-        say(
-            format!("{count} processes{what}"),
-            format_args!("{rate:.0}/s{told}"),
+        print_figure(
+            format!("{count} processes{label}"),
+            format_args!("{rate:.0}/s{recovery}"),
         );
     }
 }
@@ -259,11 +264,11 @@ fn position(runtime: &Runtime, world: &World) -> Vec<i64> {
         .stores
         .live
         .read_deltas(Source::Plays, PARTITIONS, &[]);
-    let slots = runtime.block_on(read).expect("live state").partition_states;
-    let at = slots
+    let states = runtime.block_on(read).expect("live state").partition_states;
+    let offsets = states
         .into_iter()
-        .map(|slot| slot.map_or(0, |slot| slot.position.next_offset));
-    at.collect()
+        .map(|state| state.map_or(0, |state| state.position.next_offset));
+    offsets.collect()
 }
 
 fn wait_for(runtime: &Runtime, world: &World, rows: u64, begun: Instant) {
@@ -281,35 +286,38 @@ fn wait_for(runtime: &Runtime, world: &World, rows: u64, begun: Instant) {
 /// Counts the log from scratch while a server answers.
 fn catching_up(installation: &Installation, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
-    done(installation.data(), &SPEED);
+    run_ok(installation.data(), &SPEED);
     let owner = first_owner(&installation.folder().join(FILE));
     let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
     let server = Server::start(installation.data(), &[]);
     assert_eq!(server.client.get(&path).0, 200);
     let questions = [vec![path]];
-    let ask = || runtime.block_on(load(server.client.address(), &questions, CONNECTIONS));
-    let shown = |load: &Load| {
+    let run_load = || runtime.block_on(load(server.client.address(), &questions, CONNECTIONS));
+    let format_load = |load: &Load| {
         assert_eq!(load.failed, 0, "all are answered");
         format!(
             "p50 {:.2} p99 {:.2} ms, {:.0}/s",
             load.p50_ms, load.p99_ms, load.rate
         )
     };
-    say("a total at 32 connections, nothing to count", shown(&ask()));
+    print_figure(
+        "a total at 32 connections, nothing to count",
+        format_load(&run_load()),
+    );
     let mut rounds: Vec<Load> = Vec::new();
-    let counted = counted(installation, CONFIG, rows, |process| {
+    let counted = count_all(installation, CONFIG, rows, |process| {
         while process.is_running() {
             process.measure_usage();
-            rounds.push(ask());
+            rounds.push(run_load());
         }
     });
     // The last round may have ended after counting did.
     rounds.truncate(rounds.len().saturating_sub(1).max(1));
-    rounds.sort_by(|one, other| one.p99_ms.total_cmp(&other.p99_ms));
-    say(
+    rounds.sort_by(|a, b| a.p99_ms.total_cmp(&b.p99_ms));
+    print_figure(
         "  the same while the log is counted, median round",
-        shown(&rounds[rounds.len() / 2]),
+        format_load(&rounds[rounds.len() / 2]),
     );
-    say("  the worst round", shown(&rounds[rounds.len() - 1]));
-    say_counted("  counting meanwhile", rows, &counted);
+    print_figure("  the worst round", format_load(&rounds[rounds.len() - 1]));
+    print_counting_cost("  counting meanwhile", rows, &counted);
 }

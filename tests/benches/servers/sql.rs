@@ -34,12 +34,12 @@ impl Sql {
     /// Runs statements once; returns the values, one line for each row.
     pub(crate) fn run(&self, statements: &str) -> String {
         let schema = &self.schema;
-        let all = format!("SET search_path = {schema}; {statements}");
-        servers::run_on_postgres(&all).expect("an answer")
+        let script = format!("SET search_path = {schema}; {statements}");
+        servers::run_on_postgres(&script).expect("an answer")
     }
 
     /// Returns the single number that a query yields.
-    pub(crate) fn number(&self, statement: &str) -> u64 {
+    pub(crate) fn query_number(&self, statement: &str) -> u64 {
         self.run(statement).parse().expect("a number")
     }
 
@@ -62,10 +62,13 @@ impl Sql {
             .env("PGOPTIONS", format!("-c search_path={}", self.schema))
             .output()
             .expect("pgbench is installed");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let failed = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "pgbench: {said} {failed}");
-        let rate = said
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        let error_text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "pgbench: {output_text} {error_text}"
+        );
+        let rate = output_text
             .lines()
             .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
         Load::new(self.logged_ms(), rate.expect("a rate"), 0)

@@ -83,15 +83,15 @@ pub(crate) async fn nodes(namespace: &Namespace) -> (u64, u64) {
         .expect("all tables");
     let (mut rows, mut bytes) = (0, 0);
     for (table,) in names.iter().filter(|(name,)| name.starts_with("nodes_")) {
-        let all = format!("SELECT bytes FROM {keyspace}.{table}");
-        let all = session.query_iter(all, ()).await.expect("nodes");
-        let all = all.rows_stream::<(Vec<u8>,)>().expect("bytes");
-        let of_table = all.try_fold((0, 0), async |(rows, bytes), (node,)| {
+        let query = format!("SELECT bytes FROM {keyspace}.{table}");
+        let query = session.query_iter(query, ()).await.expect("nodes");
+        let query = query.rows_stream::<(Vec<u8>,)>().expect("bytes");
+        let table_totals = query.try_fold((0, 0), async |(rows, bytes), (node,)| {
             Ok((rows + 1, bytes + node.len() as u64))
         });
-        let (of_rows, of_bytes) = of_table.await.expect("all nodes");
-        rows += of_rows;
-        bytes += of_bytes;
+        let (table_rows, table_bytes) = table_totals.await.expect("all nodes");
+        rows += table_rows;
+        bytes += table_bytes;
     }
     (rows, bytes)
 }

@@ -7,8 +7,8 @@ use crate::expected_boards::BoardQuery;
 use crate::http::Client;
 
 fn number(object: &Value, name: &str) -> i64 {
-    let found = object[name].as_i64();
-    found.unwrap_or_else(|| panic!("{name} of {object}"))
+    let number = object[name].as_i64();
+    number.unwrap_or_else(|| panic!("{name} of {object}"))
 }
 
 /// Adds up the counts of explained parts.
@@ -36,7 +36,7 @@ impl BoardHistory {
     ) {
         let (segment, query) = (board_query.segment, board_query.query());
         let path = format!("/api/v1/explain?segment_id={segment}&athlete_id={athlete}&{query}");
-        let answer = client.ask(&path).await;
+        let answer = client.fetch_json(&path).await;
         let context = || format!("{path}: {answer}");
         let entry = board.iter().find(|entry| entry["athlete_id"] == athlete);
         assert_eq!(answer["entry"], json!(entry), "{}", context());
@@ -60,30 +60,30 @@ impl BoardHistory {
             assert_eq!(number(&answer["place"], "rank"), rank, "{}", context());
             assert_eq!(sum(&answer["place"]) + 1, rank, "{}", context());
         }
-        let states = answer["live"].as_array().expect("live states");
-        let in_force: Vec<&Value> = states
+        let live_entries = answer["live"].as_array().expect("live states");
+        let in_force: Vec<&Value> = live_entries
             .iter()
-            .filter(|one| one["in_force"] == true)
+            .filter(|entry| entry["in_force"] == true)
             .collect();
         assert!(in_force.len() <= 1, "{}", context());
-        // Filters may exclude entries that a state has, so only unfiltered boards are compared.
+        // Filters may exclude entries that a live entry has, so only unfiltered boards are compared.
         if board_query.club.is_none()
             && board_query.following.is_none()
             && !answer["place"].is_null()
         {
             let row = in_force
                 .first()
-                .map_or(&batch["entry"], |state| &state["entry"]);
+                .map_or(&batch["entry"], |entry| &entry["entry"]);
             assert_eq!(unranked(row), unranked(&answer["entry"]), "{}", context());
         }
-        let (was, now) = (&batch["entry"], &answer["entry"]);
+        let (before, after) = (&batch["entry"], &answer["entry"]);
         let fits = match answer["change"].as_str().expect("a change") {
-            "absent" => was.is_null() && now.is_null(),
-            "entered" => was.is_null() && !now.is_null() && !in_force.is_empty(),
-            "left" => !was.is_null() && now.is_null() && !in_force.is_empty(),
-            "same" => was == now,
-            "own" => !was.is_null() && !now.is_null() && !in_force.is_empty(),
-            "others" => unranked(was) == unranked(now) && was["rank"] != now["rank"],
+            "absent" => before.is_null() && after.is_null(),
+            "entered" => before.is_null() && !after.is_null() && !in_force.is_empty(),
+            "left" => !before.is_null() && after.is_null() && !in_force.is_empty(),
+            "same" => before == after,
+            "own" => !before.is_null() && !after.is_null() && !in_force.is_empty(),
+            "others" => unranked(before) == unranked(after) && before["rank"] != after["rank"],
             _ => false,
         };
         assert!(fits, "{}", context());
@@ -92,8 +92,8 @@ impl BoardHistory {
     /// Checks the explanation of an application's number of connected athletes.
     pub(super) async fn check_connected_explanation(&self, client: &Client, application: i64) {
         let path = format!("/api/v1/explain?application_id={application}");
-        let answer = client.ask(&path).await;
-        let connected = self.now().connected(application);
+        let answer = client.fetch_json(&path).await;
+        let connected = self.current().connected(application);
         assert_eq!(answer["total"]["count"], connected, "{path}: {answer}");
         assert_eq!(
             sum(&answer["total"]),

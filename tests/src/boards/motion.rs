@@ -12,7 +12,7 @@ use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::{Value, json};
 
-use super::{APPLICATIONS, ATHLETES, BoardHistory, get, index, random_query};
+use super::{APPLICATIONS, ATHLETES, BoardHistory, get, log_index, random_query};
 use crate::expected_boards::BoardQuery;
 use crate::http::Client;
 use crate::world::{PARTITIONS, World};
@@ -30,7 +30,7 @@ impl BoardHistory {
         }
     }
 
-    /// Requests a page, which may begin after the first rank. Returns it with the oldest state that
+    /// Requests a page, which may begin after the first rank. Returns it with the oldest snapshot that
     /// it may show.
     async fn check_page(
         &self,
@@ -50,8 +50,8 @@ impl BoardHistory {
             board_query.query()
         );
         let answer = request(world, client, &path).await?;
-        let from = self.oldest(Source::Efforts, board_query.segment, &answer);
-        let permitted = self.permitted(board_query, from);
+        let oldest = self.oldest(Source::Efforts, board_query.segment, &answer);
+        let permitted = self.permitted(board_query, oldest);
         let context = format!("{path}: {answer}");
         let entries = answer["entries"].as_array().expect("entries");
         let total = answer["total"].as_u64().expect("a total");
@@ -67,7 +67,7 @@ impl BoardHistory {
             self.check_page_after(world, client, board_query, cursor, last)
                 .await;
         }
-        Some(from)
+        Some(oldest)
     }
 
     /// Requests the page after a row. It holds only rows that rank after that row, even if rows
@@ -89,8 +89,8 @@ impl BoardHistory {
             return;
         };
         let context = format!("{path} after {last}: {answer}");
-        let from = self.oldest(Source::Efforts, board_query.segment, &answer);
-        let permitted = self.permitted(board_query, from);
+        let oldest = self.oldest(Source::Efforts, board_query.segment, &answer);
+        let permitted = self.permitted(board_query, oldest);
         let entries = answer["entries"].as_array().expect("entries");
         let order = |row: &Value| (row["elapsed_time"].as_i64(), row["effort_id"].as_i64());
         if let Some(first) = entries.first() {
@@ -120,16 +120,16 @@ impl BoardHistory {
         let (status, body) = get(client, &path).await;
         if status == 404 {
             assert!(body.contains("not-on-board"), "{path}: {body}");
-            let from = before.filter(|_| !world.is_disturbed()).unwrap_or(0);
-            let permitted = self.permitted(board_query, from);
+            let oldest = before.filter(|_| !world.is_disturbed()).unwrap_or(0);
+            let permitted = self.permitted(board_query, oldest);
             assert!(permitted.may_be_absent(athlete), "{path}: {body}");
             return;
         }
         let Some(answer) = parse_answer(world, &path, status, &body) else {
             return;
         };
-        let from = self.oldest(Source::Efforts, board_query.segment, &answer);
-        let permitted = self.permitted(board_query, from);
+        let oldest = self.oldest(Source::Efforts, board_query.segment, &answer);
+        let permitted = self.permitted(board_query, oldest);
         let total = answer["total"].as_u64().expect("a total");
         let rank = answer["entry"]["rank"].as_u64().expect("a rank");
         assert!(permitted.total().contains(&total), "{path}: {body}");
@@ -149,23 +149,23 @@ impl BoardHistory {
         let Some(answer) = request(world, client, &path).await else {
             return;
         };
-        let from = self.oldest(Source::Efforts, segment, &answer);
+        let oldest = self.oldest(Source::Efforts, segment, &answer);
         let mut sums = BTreeSet::from([(0, 0)]);
         for athlete in 1..=ATHLETES {
-            let states = self.states[from..].iter();
-            let may_have: BTreeSet<u64> = states
-                .map(|state| state.efforts_of(segment, athlete))
+            let snapshots = self.snapshots[oldest..].iter();
+            let possible_counts: BTreeSet<u64> = snapshots
+                .map(|snapshot| snapshot.efforts_of(segment, athlete))
                 .collect();
             let with = |(efforts, athletes): &(u64, u64)| {
                 let (efforts, athletes) = (*efforts, *athletes);
                 let sum = move |has: &u64| (efforts + has, athletes + u64::from(*has > 0));
-                may_have.iter().map(sum).collect::<Vec<_>>()
+                possible_counts.iter().map(sum).collect::<Vec<_>>()
             };
             sums = sums.iter().flat_map(with).collect();
         }
         let int = |name: &str| answer[name].as_u64().expect(name);
-        let found = (int("efforts"), int("athletes"));
-        assert!(sums.contains(&found), "{path}: {answer}: not in {sums:?}");
+        let counts = (int("efforts"), int("athletes"));
+        assert!(sums.contains(&counts), "{path}: {answer}: not in {sums:?}");
     }
 
     /// Requests the connected athletes of an application.
@@ -175,16 +175,17 @@ impl BoardHistory {
         let Some(answer) = request(world, client, &path).await else {
             return;
         };
-        let from = self.oldest(Source::Authorizations, application, &answer);
+        let oldest = self.oldest(Source::Authorizations, application, &answer);
         let entries = answer["entries"].as_array().expect("entries");
         let connected = athletes(entries);
         assert_eq!(connected.len(), entries.len(), "{path}: {answer}");
         assert_eq!(answer["total"], entries.len(), "{path}: {answer}");
         for athlete in 1..=ATHLETES {
             let is_connected = connected.contains(&athlete);
-            let mut states = self.states[from..].iter();
+            let mut snapshots = self.snapshots[oldest..].iter();
             assert!(
-                states.any(|state| state.is_connected(application, athlete) == is_connected),
+                snapshots
+                    .any(|snapshot| snapshot.is_connected(application, athlete) == is_connected),
                 "{path}: {answer}: athlete {athlete}"
             );
         }
@@ -201,23 +202,23 @@ impl BoardHistory {
         let Some(answer) = parse_answer(world, &path, status, &body) else {
             return;
         };
-        let from = self.oldest(Source::Authorizations, application, &answer);
-        let had = |athlete: i64| {
-            let states = self.states[from..].iter();
-            states.map(move |state| state.is_connected(application, athlete))
+        let oldest = self.oldest(Source::Authorizations, application, &answer);
+        let was_connected = |athlete: i64| {
+            let snapshots = self.snapshots[oldest..].iter();
+            snapshots.map(move |snapshot| snapshot.is_connected(application, athlete))
         };
         let count = |is: &dyn Fn(i64) -> bool| (1..=ATHLETES).filter(|id| is(*id)).count() as u64;
-        let least = count(&|athlete| had(athlete).all(|is| is));
-        let most = count(&|athlete| had(athlete).any(|is| is));
+        let min = count(&|athlete| was_connected(athlete).all(|is| is));
+        let max = count(&|athlete| was_connected(athlete).any(|is| is));
         let connected = answer["connected_athletes"].as_u64().expect("a count");
         assert!(
-            (least..=most).contains(&connected),
-            "{path}: {answer}: not from {least} to {most}"
+            (min..=max).contains(&connected),
+            "{path}: {answer}: not from {min} to {max}"
         );
     }
 
-    /// Returns the newest state whose notifications are all below an answer's position. The answer
-    /// contains at least this state.
+    /// Returns the newest snapshot whose notifications are all below an answer's position. The answer
+    /// contains at least this snapshot.
     fn oldest(&self, source: Source, key: i64, answer: &Value) -> usize {
         let partition = partition_of(key.to_string().as_bytes(), PARTITIONS) as usize;
         let position = &answer["provenance"]["position"][source.name()][partition];
@@ -225,33 +226,33 @@ impl BoardHistory {
         let known = &self.ends[..self.first_unpublished.unwrap_or(self.ends.len())];
         let context = known
             .iter()
-            .rposition(|ends| ends[index(source)][partition] <= position);
+            .rposition(|ends| ends[log_index(source)][partition] <= position);
         context.unwrap_or(0)
     }
 
-    fn permitted(&self, board_query: &BoardQuery, from: usize) -> Permitted {
-        let mut may_have: BTreeMap<i64, Vec<Option<Value>>> = BTreeMap::new();
-        for state in &self.states[from..] {
+    fn permitted(&self, board_query: &BoardQuery, oldest: usize) -> PermittedEntries {
+        let mut possible_entries: BTreeMap<i64, Vec<Option<Value>>> = BTreeMap::new();
+        for snapshot in &self.snapshots[oldest..] {
             // Clubs and follows are looked up when the query runs.
-            let mut state = state.clone();
-            state.copy_lists_from(self.now());
-            let board = state.board(board_query);
+            let mut snapshot = snapshot.clone();
+            snapshot.copy_lists_from(self.current());
+            let board = snapshot.board(board_query);
             for athlete in 1..=ATHLETES {
-                let place = board.iter().find(|entry| entry["athlete_id"] == athlete);
-                may_have
+                let entry = board.iter().find(|entry| entry["athlete_id"] == athlete);
+                possible_entries
                     .entry(athlete)
                     .or_default()
-                    .push(place.map(without_rank));
+                    .push(entry.map(without_rank));
             }
         }
-        Permitted(may_have)
+        PermittedEntries(possible_entries)
     }
 }
 
 /// Possible entries by athlete; `None` means that the athlete may be absent from the board.
-struct Permitted(BTreeMap<i64, Vec<Option<Value>>>);
+struct PermittedEntries(BTreeMap<i64, Vec<Option<Value>>>);
 
-impl Permitted {
+impl PermittedEntries {
     fn may_be_absent(&self, athlete: i64) -> bool {
         self.0[&athlete].contains(&None)
     }
@@ -270,18 +271,18 @@ impl Permitted {
     /// Returns the possible ranks of an entry, from the athletes that may rank before it and those
     /// that must.
     fn ranks(&self, entry: &Value) -> RangeInclusive<u64> {
-        let (mut must, mut may) = (1, 1);
-        for (athlete, states) in &self.0 {
+        let (mut lowest, mut highest) = (1, 1);
+        for (athlete, possible_entries) in &self.0 {
             if entry["athlete_id"] != *athlete {
-                let before = |state: &Option<Value>| {
-                    let other = state.as_ref();
-                    other.is_some_and(|other| place(other) < place(entry))
+                let before = |possible_entry: &Option<Value>| {
+                    let other = possible_entry.as_ref();
+                    other.is_some_and(|other| sort_key(other) < sort_key(entry))
                 };
-                must += u64::from(states.iter().all(before));
-                may += u64::from(states.iter().any(before));
+                lowest += u64::from(possible_entries.iter().all(before));
+                highest += u64::from(possible_entries.iter().any(before));
             }
         }
-        must..=may
+        lowest..=highest
     }
 
     /// Checks consecutive entries.
@@ -291,24 +292,26 @@ impl Permitted {
             assert!(self.ranks(entry).contains(&rank), "{entry} of {context}");
             let athlete = entry["athlete_id"].as_i64().expect("an athlete");
             let had = self.0[&athlete].contains(&Some(without_rank(entry)));
-            assert!(had, "{entry} is older than it says: {context}");
+            assert!(had, "{entry} is older than the position: {context}");
         }
         let ascend = entries
             .windows(2)
-            .all(|pair| place(&pair[0]) < place(&pair[1]));
+            .all(|pair| sort_key(&pair[0]) < sort_key(&pair[1]));
         let athletes = athletes(entries);
         assert!(ascend && athletes.len() == entries.len(), "{context}");
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return;
         };
         // An athlete that certainly ranks between two entries must be among them.
-        for (athlete, states) in &self.0 {
-            let between = |state: &Option<Value>| {
-                let state = state.as_ref();
-                state.is_some_and(|state| (place(first)..=place(last)).contains(&place(state)))
+        for (athlete, possible_entries) in &self.0 {
+            let between = |entry: &Option<Value>| {
+                let entry = entry.as_ref();
+                entry.is_some_and(|entry| {
+                    (sort_key(first)..=sort_key(last)).contains(&sort_key(entry))
+                })
             };
             assert!(
-                athletes.contains(athlete) || !states.iter().all(between),
+                athletes.contains(athlete) || !possible_entries.iter().all(between),
                 "athlete {athlete} is missing in {context}"
             );
         }
@@ -330,7 +333,7 @@ fn athletes(entries: &[Value]) -> BTreeSet<i64> {
     ids.map(|id| id.expect("an athlete")).collect()
 }
 
-fn place(entry: &Value) -> (i64, i64) {
+fn sort_key(entry: &Value) -> (i64, i64) {
     let int = |name: &str| entry[name].as_i64().expect(name);
     (int("elapsed_time"), int("effort_id"))
 }

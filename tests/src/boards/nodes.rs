@@ -32,9 +32,9 @@ impl NodeReader for StoredNodes<'_> {
     async fn read_nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
         let names: Vec<NodeName> = ids.iter().map(|id| *id.as_bytes()).collect();
         let views = &self.world.stores.views;
-        let found = views.nodes(self.job.view(), self.key, &names).await;
+        let nodes = views.nodes(self.job.view(), self.key, &names).await;
         let node = |bytes: bytes::Bytes| Arc::new(Node::decode(&bytes).expect("a node"));
-        Ok(found
+        Ok(nodes
             .map_err(|error| error.to_string())?
             .into_iter()
             .map(|bytes| bytes.map(node))
@@ -43,8 +43,8 @@ impl NodeReader for StoredNodes<'_> {
 }
 
 /// Returns the nodes that heads reference and the nodes that are stored, of all keys.
-pub async fn nodes(world: &World) -> (KeyedNodes, KeyedNodes) {
-    let (mut named, mut stored) = (KeyedNodes::new(), KeyedNodes::new());
+pub async fn collect_nodes(world: &World) -> (KeyedNodes, KeyedNodes) {
+    let (mut referenced, mut stored) = (KeyedNodes::new(), KeyedNodes::new());
     let views = &world.stores.views;
     for job in world.catalog.boards() {
         let view = job.view();
@@ -71,11 +71,14 @@ pub async fn nodes(world: &World) -> (KeyedNodes, KeyedNodes) {
                         .await
                         .expect("inner nodes");
                     let ids = ids.iter().map(|id| *id.as_bytes());
-                    named.extend(ids.map(|name| (view.to_owned(), id, name)));
+                    referenced.extend(ids.map(|name| (view.to_owned(), id, name)));
                 }
             }
         }
     }
-    assert!(named.is_subset(&stored), "a head references a missing node");
-    (named, stored)
+    assert!(
+        referenced.is_subset(&stored),
+        "a head references a missing node"
+    );
+    (referenced, stored)
 }

@@ -14,14 +14,14 @@ impl BoardHistory {
     /// sort.
     pub async fn check_at_rest(&self, client: &Client, rng: &mut SmallRng) {
         let board_query = random_query(rng);
-        let truth = self.now();
+        let truth = self.current();
         let board = truth.board(&board_query);
         let (segment, query) = (board_query.segment, board_query.query());
         let offset = rng.random_range(0..=board.len() + 1);
         let limit = rng.random_range(1..12);
         let path =
             format!("/api/v1/boards/segments/{segment}?{query}&offset={offset}&limit={limit}");
-        let answer = client.ask(&path).await;
+        let answer = client.fetch_json(&path).await;
         assert_eq!(answer["total"], board.len(), "{path}: {answer}\n{board:?}");
         let first = offset.min(board.len());
         let until = board.len().min(first + limit);
@@ -37,7 +37,7 @@ impl BoardHistory {
         if let Some(cursor) = next {
             let path =
                 format!("/api/v1/boards/segments/{segment}?{query}&limit={limit}&cursor={cursor}");
-            let answer = client.ask(&path).await;
+            let answer = client.fetch_json(&path).await;
             let end = board.len().min(until + limit);
             assert_eq!(answer["entries"], json!(board[until..end]), "{path}");
         }
@@ -55,19 +55,19 @@ impl BoardHistory {
                 assert_eq!(status, 404, "{path}: {body}");
                 assert!(body.contains("not-on-board"), "{path}: {body}");
             }
-            Some(place) => {
+            Some(index) => {
                 let answer: Value = serde_json::from_str(&body).expect("JSON");
-                assert_eq!(answer["entry"], board[place], "{path}: {answer}");
-                let first = place.saturating_sub(around);
-                let until = board.len().min(place + around + 1);
+                assert_eq!(answer["entry"], board[index], "{path}: {answer}");
+                let first = index.saturating_sub(around);
+                let until = board.len().min(index + around + 1);
                 assert_eq!(answer["neighbours"], json!(board[first..until]), "{path}");
                 assert_eq!(answer["total"], board.len(), "{path}");
-                let gap = place
+                let gap = index
                     .checked_sub(1)
-                    .map(|before| gap(&board[before], &board[place]));
+                    .map(|previous| gap(&board[previous], &board[index]));
                 assert_eq!(answer["gap"], json!(gap), "{path}: {answer}");
-                let tenths = tenths(place + 1, board.len());
-                assert_eq!(answer["percentile"], json!(tenths), "{path}: {answer}");
+                let percentile = percentile(index + 1, board.len());
+                assert_eq!(answer["percentile"], json!(percentile), "{path}: {answer}");
             }
         }
         self.check_ranks_at_rest(client, &board_query, rng).await;
@@ -75,7 +75,7 @@ impl BoardHistory {
             .await;
 
         let counts = client
-            .ask(&format!("/api/v1/segments/{segment}/counts"))
+            .fetch_json(&format!("/api/v1/segments/{segment}/counts"))
             .await;
         let (efforts, athletes) = truth.counts(segment);
         assert_eq!(
@@ -95,16 +95,21 @@ impl BoardHistory {
     ) {
         let application = rng.random_range(1..=APPLICATIONS);
         let path = format!("/api/v1/boards/applications/{application}?limit=1");
-        let answer = client.ask(&path).await;
+        let answer = client.fetch_json(&path).await;
         assert_eq!(answer["total"], truth.connected(application), "{path}");
         self.check_connected_explanation(client, application).await;
-        let listed = client.ask("/api/v1/applications").await;
+        let listed = client.fetch_json("/api/v1/applications").await;
         for row in listed["applications"].as_array().expect("applications") {
             let id = row["id"].as_i64().expect("an id");
             let connected = &row["connected_athletes"];
             assert_eq!(*connected, truth.connected(id), "application {id}");
-            let one = client.ask(&format!("/api/v1/applications/{id}")).await;
-            assert_eq!(one["connected_athletes"], *connected, "application {id}");
+            let application_row = client
+                .fetch_json(&format!("/api/v1/applications/{id}"))
+                .await;
+            assert_eq!(
+                application_row["connected_athletes"], *connected,
+                "application {id}"
+            );
         }
     }
 
@@ -133,13 +138,13 @@ impl BoardHistory {
             body["following"] = json!(follower);
         }
         let mut expected = Vec::new();
-        let mut seen = Vec::new();
+        let mut checked_segments = Vec::new();
         for segment in segments {
-            if seen.contains(&segment) {
+            if checked_segments.contains(&segment) {
                 continue;
             }
-            seen.push(segment);
-            let board = self.now().board(&BoardQuery {
+            checked_segments.push(segment);
+            let board = self.current().board(&BoardQuery {
                 segment,
                 ..board_query.clone()
             });
@@ -166,48 +171,48 @@ impl BoardHistory {
     }
 
     /// Checks the ranks of an earlier day next to the current ones, for each athlete and for a
-    /// whole page. `then` is the state at the last run of that day.
+    /// whole page. `earlier` is the expected entities at the last run of that day.
     pub async fn check_earlier_ranks(
         &self,
         client: &Client,
-        then: &ExpectedEntities,
+        earlier: &ExpectedEntities,
         days: &[Date],
         rng: &mut SmallRng,
     ) {
         let board_query = random_query(rng);
-        let mut then = then.clone();
-        then.copy_lists_from(self.now());
-        let before = then.board(&board_query);
-        let mut now = self.now().board(&board_query);
+        let mut earlier = earlier.clone();
+        earlier.copy_lists_from(self.current());
+        let before = earlier.board(&board_query);
+        let mut now = self.current().board(&board_query);
         for row in &mut now {
             let mut places = before.iter();
-            let place = places.position(|then| then["athlete_id"] == row["athlete_id"]);
-            let then = place.map(|place| place as i64 + 1);
+            let place = places.position(|earlier| earlier["athlete_id"] == row["athlete_id"]);
+            let earlier = place.map(|place| place as i64 + 1);
             let rank = row["rank"].as_i64().expect("a rank");
-            row["previous_rank"] = json!(then);
-            row["change"] = json!(then.map(|then| then - rank));
+            row["previous_rank"] = json!(earlier);
+            row["change"] = json!(earlier.map(|earlier| earlier - rank));
         }
         let path = format!(
             "/api/v1/boards/segments/{}?{}&history=true&limit=1000",
             board_query.segment,
             board_query.query()
         );
-        let page = client.ask(&path).await;
+        let page = client.fetch_json(&path).await;
         assert_eq!(page["entries"], json!(now), "{path}: {page}");
         if !before.is_empty() {
             let total = &page["previous"]["total"];
             assert_eq!(total, before.len(), "{path}: {page}");
         }
-        for (at, entry) in now.iter().enumerate() {
+        for (index, entry) in now.iter().enumerate() {
             let athlete = entry["athlete_id"].as_i64().expect("an athlete");
             let path = format!(
                 "/api/v1/boards/segments/{}/athletes/{athlete}?{}&history=true",
                 board_query.segment,
                 board_query.query()
             );
-            let answer = client.ask(&path).await;
+            let answer = client.fetch_json(&path).await;
             assert_eq!(&answer["entry"], entry, "{path}: {answer}");
-            let near = &now[at.saturating_sub(5)..now.len().min(at + 6)];
+            let near = &now[index.saturating_sub(5)..now.len().min(index + 6)];
             assert_eq!(answer["neighbours"], json!(near), "{path}: {answer}");
             let place = before.iter().position(|row| row["athlete_id"] == athlete);
             let previous = &answer["previous"];
@@ -240,17 +245,17 @@ impl BoardHistory {
 }
 
 /// Returns the time difference between an entry and the one before it.
-fn gap(before: &Value, own: &Value) -> Value {
+fn gap(previous: &Value, entry: &Value) -> Value {
     let time = |entry: &Value| entry["elapsed_time"].as_i64().expect("a time");
     json!({
-        "rank": before["rank"],
-        "athlete_id": before["athlete_id"],
-        "elapsed_time": time(own) - time(before),
+        "rank": previous["rank"],
+        "athlete_id": previous["athlete_id"],
+        "elapsed_time": time(entry) - time(previous),
     })
 }
 
 /// Returns the share of the board that a rank equals or beats, in percent with one decimal.
-fn tenths(rank: usize, total: usize) -> f64 {
-    let share = 100.0 * (total - rank + 1) as f64 / total as f64;
-    (share * 10.0 + 0.5).floor() / 10.0
+fn percentile(rank: usize, total: usize) -> f64 {
+    let percent = 100.0 * (total - rank + 1) as f64 / total as f64;
+    (percent * 10.0 + 0.5).floor() / 10.0
 }

@@ -35,9 +35,9 @@ fn message(n: i64, member: i64, activity: Option<i64>) -> OutboxMessage {
 /// nothing.
 pub async fn achievements_are_listed_newest_first(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
-    let mut all: Vec<OutboxMessage> = (0..20).map(|n| message(n, 7, Some(5))).collect();
-    all.push(message(20, 7, None));
-    let mut written = all.clone();
+    let mut messages: Vec<OutboxMessage> = (0..20).map(|n| message(n, 7, Some(5))).collect();
+    messages.push(message(20, 7, None));
+    let mut written = messages.clone();
     written.push(message(21, 8, Some(5)));
     // A board change is no achievement.
     written.push(OutboxMessage {
@@ -46,13 +46,13 @@ pub async fn achievements_are_listed_newest_first(ports: &Stores) -> Result<()> 
     });
     store.write(&written[5..]).await?;
     store.write(&written).await?;
-    all.sort_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(message)));
+    messages.sort_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(message)));
     let member = AchievementOwner::Member(7);
-    assert_eq!(store.achievements(member, None, None, 100).await?, all);
+    assert_eq!(store.achievements(member, None, None, 100).await?, messages);
     for limit in [1, 4, 20, 21] {
-        let mut found: Vec<OutboxMessage> = Vec::new();
+        let mut listed: Vec<OutboxMessage> = Vec::new();
         loop {
-            let before = found.last().map(AchievementCursor::from_message);
+            let before = listed.last().map(AchievementCursor::from_message);
             let page = store
                 .achievements(member, None, before.as_ref(), limit)
                 .await?;
@@ -60,16 +60,16 @@ pub async fn achievements_are_listed_newest_first(ports: &Stores) -> Result<()> 
             if page.is_empty() {
                 break;
             }
-            found.extend(page);
+            listed.extend(page);
         }
-        assert_eq!(found, all, "{limit} at a time");
+        assert_eq!(listed, messages, "{limit} at a time");
     }
     let is_top = |message: &&OutboxMessage| {
         message
             .achievement
             .is_some_and(|a| a.kind == AchievementKind::TopTen)
     };
-    let tops: Vec<OutboxMessage> = all.iter().filter(is_top).cloned().collect();
+    let tops: Vec<OutboxMessage> = messages.iter().filter(is_top).cloned().collect();
     let kind = Some(AchievementKind::TopTen);
     assert_eq!(store.achievements(member, kind, None, 100).await?, tops);
     assert_eq!(store.achievements(member, kind, None, 2).await?, tops[..2]);
@@ -92,17 +92,17 @@ pub async fn achievements_are_listed_newest_first(ports: &Stores) -> Result<()> 
 pub async fn published_positions_are_stored(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
     let state_id = |source, partition| PartitionId { source, partition };
-    let one = state_id(Source::Efforts, 0);
-    assert_eq!(store.published_end(one).await?, None);
+    let first_id = state_id(Source::Efforts, 0);
+    assert_eq!(store.published_end(first_id).await?, None);
     for end in [5, 9, 0] {
-        store.record_published_end(one, end).await?;
-        assert_eq!(store.published_end(one).await?, Some(end));
+        store.record_published_end(first_id, end).await?;
+        assert_eq!(store.published_end(first_id).await?, Some(end));
     }
-    for other in [
+    for other_id in [
         state_id(Source::Efforts, 1),
         state_id(Source::Authorizations, 0),
     ] {
-        assert_eq!(store.published_end(other).await?, None);
+        assert_eq!(store.published_end(other_id).await?, None);
     }
     Ok(())
 }
@@ -111,18 +111,20 @@ pub async fn published_positions_are_stored(ports: &Stores) -> Result<()> {
 /// others lost a crown. It is idempotent, and other achievements stay.
 pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
     let store = &*ports.achievements;
-    let taken_by = |n: i64, member: i64, by: i64| {
+    let taken_by = |n: i64, member: i64, taken_by_id: i64| {
         let mut message = message(n, member, Some(5));
-        message.message.insert("taken_by".to_owned(), by.into());
+        message
+            .message
+            .insert("taken_by".to_owned(), taken_by_id.into());
         message
     };
-    let all = [
+    let messages = [
         message(1, 7, Some(5)),
         message(9, 7, None),
         taken_by(2, 8, 7),
         taken_by(3, 8, 9),
     ];
-    store.write(&all).await?;
+    store.write(&messages).await?;
     assert!(store.count_naming(7).await? >= 3 && store.count_naming(10).await? == 0);
     for _ in 0..2 {
         store.erase(7).await?;
@@ -130,10 +132,10 @@ pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
     }
     let (member, activity) = (AchievementOwner::Member(7), AchievementOwner::Activity(5));
     assert_eq!(store.achievements(member, None, None, 100).await?, []);
-    let left = store.achievements(activity, None, None, 100).await?;
-    let mut expected = vec![all[2].clone().without_taker(), all[3].clone()];
+    let remaining = store.achievements(activity, None, None, 100).await?;
+    let mut expected = vec![messages[2].clone().without_taker(), messages[3].clone()];
     expected.sort_by_key(|message| std::cmp::Reverse(AchievementCursor::from_message(message)));
-    assert_eq!(left, expected);
+    assert_eq!(remaining, expected);
     assert_eq!(
         store
             .achievements(AchievementOwner::Member(8), None, None, 100)

@@ -30,23 +30,23 @@ pub async fn objects_round_trip(ports: &Stores) -> Result<()> {
 
 /// If several writers create the same object, exactly one succeeds, and the object is entirely that
 /// writer's.
-pub async fn one_writer_creates_an_object(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn one_writer_creates_an_object(ports: &Stores, other_ports: &Stores) -> Result<()> {
     let create = async |ports: &Stores, text: &'static str| {
         ports.archive.create("manifests/1", text.into()).await
     };
     let (first, second, third) = tokio::join!(
-        create(one, "one"),
-        create(other, "other"),
-        create(one, "third")
+        create(ports, "one"),
+        create(other_ports, "other"),
+        create(ports, "third")
     );
-    let made = [("one", first?), ("other", second?), ("third", third?)];
-    let winners: Vec<&str> = made
+    let outcomes = [("one", first?), ("other", second?), ("third", third?)];
+    let winners: Vec<&str> = outcomes
         .iter()
         .filter(|(_, created)| *created == Created::New)
         .map(|(text, _)| *text)
         .collect();
-    assert_eq!(winners.len(), 1, "{made:?}");
-    let stored = other.archive.get("manifests/1").await?;
+    assert_eq!(winners.len(), 1, "{outcomes:?}");
+    let stored = other_ports.archive.get("manifests/1").await?;
     assert_eq!(stored.as_deref(), Some(winners[0].as_bytes()));
     Ok(())
 }

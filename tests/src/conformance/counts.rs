@@ -12,15 +12,15 @@ use schemas::source::Source;
 const JOB: &str = "application_athletes";
 const SOURCE: Source = Source::Authorizations;
 
-fn counted(epoch: Epoch, count: u64) -> RunCount {
+fn run_count(epoch: Epoch, count: u64) -> RunCount {
     RunCount { epoch, count }
 }
 
-fn row(day: Day, now: (Epoch, u64), before: Option<(Epoch, u64)>) -> DayRow {
+fn row(day: Day, current: (Epoch, u64), previous: Option<(Epoch, u64)>) -> DayRow {
     DayRow {
         day,
-        current: counted(now.0, now.1),
-        previous: before.map(|(epoch, count)| counted(epoch, count)),
+        current: run_count(current.0, current.1),
+        previous: previous.map(|(epoch, count)| run_count(epoch, count)),
     }
 }
 
@@ -38,10 +38,10 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
         row(0, (3, 7), Some((0, 0))),
         row(20_648, (large, 1), None),
     ];
-    let of = |key: &'static [u8]| rows.map(|row| (key, row));
+    let keyed_rows = |key: &'static [u8]| rows.map(|row| (key, row));
     let zeros: &[u8] = &[0, 255, 0];
     for key in [RUNS_KEY, b"a", zeros] {
-        write(ports, JOB, 5, &of(key)).await?;
+        write(ports, JOB, 5, &keyed_rows(key)).await?;
     }
     let other = row(0, (9, 9), None);
     write(ports, "other", 5, &[(b"a", other)]).await?;
@@ -59,7 +59,7 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
     }
     assert_eq!(days(b"nobody", Day::MIN..Day::MAX, 100).await?, []);
     assert_eq!(store.read_days("other", b"a", -9..9, 100).await?, [other]);
-    let asked: [(&[u8], Day); 6] = [
+    let requests: [(&[u8], Day); 6] = [
         (b"a", Day::MAX),
         (b"nobody", Day::MAX),
         (RUNS_KEY, 0),
@@ -67,11 +67,11 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
         (b"a", 20_648),
         (b"a", Day::MAX),
     ];
-    let last = store.read_last_days(JOB, &asked).await?;
+    let last = store.read_last_days(JOB, &requests).await?;
     let expected = [Some(3), None, Some(1), None, Some(2), Some(3)];
     assert_eq!(
         last,
-        expected.map(|at: Option<usize>| at.map(|at| rows[at]))
+        expected.map(|index: Option<usize>| index.map(|index| rows[index]))
     );
     assert_eq!(store.read_last_days(JOB, &[]).await?, []);
     Ok(())
@@ -81,16 +81,16 @@ pub async fn daily_rows_round_trip(ports: &Stores) -> Result<()> {
 pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
     let first = row(7, (2, 5), Some((1, 3)));
     let second = row(7, (2, 6), None);
-    for (stamp_us, new, stays) in [
+    for (stamp_us, written, expected) in [
         (10, first, first),
         (10, first, first),
         (9, second, first),
         (11, second, second),
         (10, first, second),
     ] {
-        write(ports, JOB, stamp_us, &[(b"a", new)]).await?;
-        let found = ports.counts.read_days(JOB, b"a", 0..100, 9).await?;
-        assert_eq!(found, [stays], "after a write with {stamp_us}");
+        write(ports, JOB, stamp_us, &[(b"a", written)]).await?;
+        let actual = ports.counts.read_days(JOB, b"a", 0..100, 9).await?;
+        assert_eq!(actual, [expected], "after a write with {stamp_us}");
     }
     Ok(())
 }
@@ -98,28 +98,28 @@ pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
 /// One call writes or reads many keys, each with its own day.
 pub async fn many_keys_are_read_at_once(ports: &Stores) -> Result<()> {
     let keys: Vec<[u8; 4]> = (0..1_500_u32).map(u32::to_be_bytes).collect();
-    let count = |at: usize| u64::try_from(at).expect("few keys");
+    let count = |index: usize| u64::try_from(index).expect("few keys");
     let mut rows: Vec<(&[u8], DayRow)> = Vec::new();
-    for (at, key) in keys.iter().enumerate() {
-        rows.push((key, row(1, (1, count(at)), None)));
-        rows.push((key, row(4, (2, count(at) + 1), None)));
+    for (index, key) in keys.iter().enumerate() {
+        rows.push((key, row(1, (1, count(index)), None)));
+        rows.push((key, row(4, (2, count(index) + 1), None)));
     }
     write(ports, JOB, 5, &rows).await?;
-    let before = |at: usize| -> Day { [5, 4, 1][at % 3] };
-    let asked: Vec<(&[u8], Day)> = keys
+    let end_day = |index: usize| -> Day { [5, 4, 1][index % 3] };
+    let requests: Vec<(&[u8], Day)> = keys
         .iter()
         .enumerate()
-        .map(|(at, key)| (key.as_slice(), before(at)))
+        .map(|(index, key)| (key.as_slice(), end_day(index)))
         .collect();
-    let found = ports.counts.read_last_days(JOB, &asked).await?;
-    assert_eq!(found.len(), keys.len());
-    for (at, found) in found.into_iter().enumerate() {
-        let expected = match at % 3 {
-            0 => Some(row(4, (2, count(at) + 1), None)),
-            1 => Some(row(1, (1, count(at)), None)),
+    let actual = ports.counts.read_last_days(JOB, &requests).await?;
+    assert_eq!(actual.len(), keys.len());
+    for (index, actual) in actual.into_iter().enumerate() {
+        let expected = match index % 3 {
+            0 => Some(row(4, (2, count(index) + 1), None)),
+            1 => Some(row(1, (1, count(index)), None)),
             _ => None,
         };
-        assert_eq!(found, expected, "key {at}");
+        assert_eq!(actual, expected, "key {index}");
     }
     Ok(())
 }
@@ -130,13 +130,13 @@ async fn begin(ports: &Stores, epoch: Epoch) -> Result<i64> {
     let token = format!("{epoch}");
     views.propose(SOURCE, epoch, &[], &token, 1).await?;
     views.seal(SOURCE, epoch, &token).await?;
-    again(ports, epoch).await
+    begin_publishing(ports, epoch).await
 }
 
-async fn again(ports: &Stores, epoch: Epoch) -> Result<i64> {
-    let none = std::collections::BTreeMap::new();
+async fn begin_publishing(ports: &Stores, epoch: Epoch) -> Result<i64> {
+    let no_results = std::collections::BTreeMap::new();
     let views = &ports.views;
-    views.begin_publishing(SOURCE, epoch, &none, 1).await
+    views.begin_publishing(SOURCE, epoch, &no_results, 1).await
 }
 
 /// Writes a key's count as an attempt of a run, and checks that it is stored.
@@ -153,83 +153,87 @@ async fn write_count(
     let newest = read_newest_rows(store, JOB, &keys.map(|(key, _)| key), &published).await?;
     let mut rows = Vec::new();
     for ((key, count), newest) in keys.into_iter().zip(newest) {
-        let found = counted(epoch, count);
-        let new = plan_rows(&newest, day, found, &published, key.is_empty());
-        rows.extend(new.into_iter().map(|row| (key, row)));
+        let current = run_count(epoch, count);
+        let new_rows = plan_rows(&newest, day, current, &published, key.is_empty());
+        rows.extend(new_rows.into_iter().map(|row| (key, row)));
     }
     write(ports, JOB, stamp_us, &rows).await
 }
 
 async fn complete(ports: &Stores, epoch: Epoch, stamp_us: i64) -> Result<()> {
-    let none = std::collections::BTreeMap::new();
+    let no_results = std::collections::BTreeMap::new();
     let views = &ports.views;
     views
-        .complete(SOURCE, (epoch, stamp_us), &none, true, 1)
+        .complete(SOURCE, (epoch, stamp_us), &no_results, true, 1)
         .await
 }
 
 /// Returns the days, counts and runs of a range of days, read page by page.
-async fn shown(ports: &Stores, days: std::ops::Range<Day>) -> Result<Vec<(Day, u64, Epoch)>> {
-    let of = HistoryQuery {
+async fn list_days(ports: &Stores, days: std::ops::Range<Day>) -> Result<Vec<(Day, u64, Epoch)>> {
+    let query = HistoryQuery {
         source: SOURCE,
         job: JOB,
         key: b"a",
     };
     let (counts, views) = (&*ports.counts, &*ports.views);
-    let mut all: Option<Vec<_>> = None;
+    let mut first_result: Option<Vec<_>> = None;
     for limit in [1, 2, 1_000] {
-        let (mut found, mut next) = (Vec::new(), Some(days.start));
+        let (mut listed, mut next) = (Vec::new(), Some(days.start));
         while let Some(start) = next {
-            let page = read_history(counts, views, of, start..days.end, limit).await?;
+            let page = read_history(counts, views, query, start..days.end, limit).await?;
             assert!(page.days.len() <= limit);
-            found.extend(page.days.iter().map(|d| (d.day, d.count, d.epoch)));
+            listed.extend(page.days.iter().map(|d| (d.day, d.count, d.epoch)));
             next = page.next;
         }
-        let all = all.get_or_insert_with(|| found.clone());
-        assert_eq!(*all, found, "{limit} at a time");
+        let first_result = first_result.get_or_insert_with(|| listed.clone());
+        assert_eq!(*first_result, listed, "{limit} at a time");
     }
-    Ok(all.unwrap_or_default())
+    Ok(first_result.unwrap_or_default())
 }
 
 /// A history consists of the counts of complete runs, even if other runs are in progress,
 /// interrupted or abandoned.
 pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
-    let all = Day::MIN..Day::MAX;
-    assert_eq!(shown(ports, all.clone()).await?, []);
+    let all_days = Day::MIN..Day::MAX;
+    assert_eq!(list_days(ports, all_days.clone()).await?, []);
     let stamp_us = begin(ports, 1).await?;
     write_count(ports, 10, 1, 3, stamp_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, [], "nothing is published");
+    assert_eq!(
+        list_days(ports, all_days.clone()).await?,
+        [],
+        "nothing is published"
+    );
     complete(ports, 1, stamp_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
+    assert_eq!(list_days(ports, all_days.clone()).await?, [(10, 3, 1)]);
     // A later run of the same day is interrupted and tried again.
     let first_us = begin(ports, 2).await?;
     write_count(ports, 10, 2, 4, first_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
-    let stamp_us = again(ports, 2).await?;
+    assert_eq!(list_days(ports, all_days.clone()).await?, [(10, 3, 1)]);
+    let stamp_us = begin_publishing(ports, 2).await?;
     write_count(ports, 10, 2, 5, stamp_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
+    assert_eq!(list_days(ports, all_days.clone()).await?, [(10, 3, 1)]);
     complete(ports, 2, stamp_us).await?;
     write_count(ports, 10, 2, 4, first_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
+    assert_eq!(list_days(ports, all_days.clone()).await?, [(10, 5, 2)]);
     // A run of a later day is abandoned, and the next run has a later day.
     let stamp_us = begin(ports, 3).await?;
     write_count(ports, 12, 3, 9, stamp_us).await?;
     ports.views.abandon(SOURCE, 3, 1).await?;
     let stamp_us = begin(ports, 4).await?;
     write_count(ports, 14, 4, 5, stamp_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
+    assert_eq!(list_days(ports, all_days.clone()).await?, [(10, 5, 2)]);
     complete(ports, 4, stamp_us).await?;
     let mut expected = vec![(10, 5, 2), (11, 5, 2), (12, 5, 2), (13, 5, 2), (14, 5, 4)];
-    assert_eq!(shown(ports, all.clone()).await?, expected);
+    assert_eq!(list_days(ports, all_days.clone()).await?, expected);
     // A run in progress does not change existing days.
     let stamp_us = begin(ports, 5).await?;
     write_count(ports, 16, 5, 6, stamp_us).await?;
-    assert_eq!(shown(ports, all.clone()).await?, expected);
+    assert_eq!(list_days(ports, all_days.clone()).await?, expected);
     complete(ports, 5, stamp_us).await?;
     expected.extend([(15, 5, 4), (16, 6, 5)]);
-    assert_eq!(shown(ports, all).await?, expected);
-    assert_eq!(shown(ports, 12..16).await?, expected[2..6]);
-    assert_eq!(shown(ports, 17..90).await?, []);
-    assert_eq!(shown(ports, 0..10).await?, []);
+    assert_eq!(list_days(ports, all_days).await?, expected);
+    assert_eq!(list_days(ports, 12..16).await?, expected[2..6]);
+    assert_eq!(list_days(ports, 17..90).await?, []);
+    assert_eq!(list_days(ports, 0..10).await?, []);
     Ok(())
 }

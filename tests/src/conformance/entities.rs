@@ -21,11 +21,8 @@ use super::entity_rows::{
 pub async fn a_new_store_is_empty(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
     for source in [Source::Efforts, Source::Authorizations] {
-        let found = entities.groups(source, &[group(1, 2)]).await?;
-        assert_eq!(
-            (Some(found.schema()), found.num_rows()),
-            (schema(source), 0)
-        );
+        let rows = entities.groups(source, &[group(1, 2)]).await?;
+        assert_eq!((Some(rows.schema()), rows.num_rows()), (schema(source), 0));
         assert_eq!(entities.groups(source, &[]).await?.num_rows(), 0);
         assert_eq!(batches(entities, source, None, 10).await?, []);
         assert_eq!(batches(entities, source, Some(&[]), 10).await?, []);
@@ -70,14 +67,14 @@ pub async fn only_some_sources_have_groups(ports: &Stores) -> Result<()> {
 pub async fn values_round_trip(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
     // One second before the end of the hour that starts New Year's Day in Berlin.
-    let at_us = 1_704_067_200_000_000 - 1;
+    let start_us = 1_704_067_200_000_000 - 1;
     let extreme = |id: i64, athlete_id: i64| Effort {
         id,
         segment_id: id,
         athlete_id,
         activity_id: i64::MIN,
         elapsed_time_s: i64::MAX,
-        started_at_us: at_us,
+        started_at_us: start_us,
         tz: "Europe/Berlin".to_owned(),
         is_hidden: id < 0,
         is_deleted: id > 0,
@@ -102,39 +99,53 @@ pub async fn values_round_trip(ports: &Stores) -> Result<()> {
             ..athlete(id)
         }));
     }
-    let mut far = extreme(7, -7);
-    (far.segment_id, far.tz) = (i64::MAX, "Pacific/Honolulu".to_owned());
-    rows.push(Entity::Effort(far));
+    let mut other_zone = extreme(7, -7);
+    (other_zone.segment_id, other_zone.tz) = (i64::MAX, "Pacific/Honolulu".to_owned());
+    rows.push(Entity::Effort(other_zone));
     apply(entities, &rows).await?;
 
-    let found = efforts(entities, 3).await?;
+    let stored_rows = efforts(entities, 3).await?;
     let order = [i64::MIN, -1, 0, 1, (1 << 53) + 1, 7, i64::MAX];
-    assert_eq!(found.iter().map(|row| row.id).collect::<Vec<_>>(), order);
-    for row in &found {
-        let is_far = row.id == 7;
-        assert_eq!(row.day, if is_far { 20_231_231 } else { 20_240_101 });
-        assert_eq!(row.started_at_us, at_us);
+    assert_eq!(
+        stored_rows.iter().map(|row| row.id).collect::<Vec<_>>(),
+        order
+    );
+    for row in &stored_rows {
+        let is_other_zone = row.id == 7;
+        assert_eq!(
+            row.day,
+            if is_other_zone {
+                20_231_231
+            } else {
+                20_240_101
+            }
+        );
+        assert_eq!(row.started_at_us, start_us);
         assert_eq!((row.activity_id, row.elapsed_time_s), (i64::MIN, i64::MAX));
         assert_eq!((row.is_hidden, row.is_deleted), (row.id < 0, row.id > 0));
         let index = ids.iter().position(|id| *id == row.athlete_id);
-        assert_eq!(row.weight_kg, index.map(|place| weights[place]), "exactly");
-        assert_eq!(row.birth_year, index.map(|place| ids[place]));
+        assert_eq!(
+            row.weight_kg,
+            index.map(|position| weights[position]),
+            "exactly"
+        );
+        assert_eq!(row.birth_year, index.map(|position| ids[position]));
         assert_eq!(row.gender.as_deref(), index.map(|_| "X"));
     }
-    let asked: Vec<Group> = ids.iter().map(|id| group(*id, *id)).collect();
-    let groups = effort_rows(&entities.groups(Source::Efforts, &asked).await?);
-    let expected: Vec<EffortRow> = found.into_iter().filter(|row| row.id != 7).collect();
-    assert_eq!(groups, expected, "groups and dumps tell the same");
+    let requested: Vec<Group> = ids.iter().map(|id| group(*id, *id)).collect();
+    let groups = effort_rows(&entities.groups(Source::Efforts, &requested).await?);
+    let expected: Vec<EffortRow> = stored_rows.into_iter().filter(|row| row.id != 7).collect();
+    assert_eq!(groups, expected, "groups and dumps agree");
 
     let owner = serde_json::json!({"name": "\u{0}\"ü", "id": i64::MAX, "of": [null, 1.5]});
     let mut named = application(i64::MAX, (1 << 53) - 1);
     (named.name, named.owner) = (String::new(), owner);
-    let least = application(i64::MIN, 0);
-    let both = [named.clone(), least.clone()].map(Entity::Application);
-    apply(entities, &both).await?;
+    let smallest = application(i64::MIN, 0);
+    let applications = [named.clone(), smallest.clone()].map(Entity::Application);
+    apply(entities, &applications).await?;
     assert_eq!(entities.application(i64::MAX).await?.as_ref(), Some(&named));
     let listed = entities.applications(None, 5).await?;
-    assert_eq!(listed, [least, named]);
+    assert_eq!(listed, [smallest, named]);
     assert_eq!(entities.applications(Some(i64::MAX), 5).await?, []);
     assert_eq!(entities.applications(Some(i64::MIN), 5).await?, listed[1..]);
     Ok(())
@@ -144,13 +155,13 @@ pub async fn values_round_trip(ports: &Stores) -> Result<()> {
 /// rejected with the column's name. The other rows of the call are applied.
 pub async fn a_nul_character_is_stored_or_rejected(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
-    let odd = "a\u{0}b".to_owned();
+    let nul_text = "a\u{0}b".to_owned();
     let mut named = application(1, 7);
-    named.name.clone_from(&odd);
+    named.name.clone_from(&nul_text);
     let rows = [
         Entity::Application(named.clone()),
         Entity::Athlete(Athlete {
-            name: Some(odd.clone()),
+            name: Some(nul_text.clone()),
             gender: Some(Gender::F),
             ..athlete(5)
         }),
@@ -160,10 +171,10 @@ pub async fn a_nul_character_is_stored_or_rejected(ports: &Stores) -> Result<()>
     let applied = entities.apply(&rows, NOW_MS).await?;
     let rejected = applied.rejected.len();
     assert_eq!(applied.accepted, (rows.len() - rejected) as u64);
-    let found = entities.applications(None, 10).await?;
+    let applications = entities.applications(None, 10).await?;
     let gender = efforts(entities, 10).await?[0].gender.clone();
     if rejected == 0 {
-        assert_eq!(found, [named, application(2, 7)]);
+        assert_eq!(applications, [named, application(2, 7)]);
         assert_eq!(gender.as_deref(), Some("F"));
         return Ok(());
     }
@@ -172,7 +183,7 @@ pub async fn a_nul_character_is_stored_or_rejected(ports: &Stores) -> Result<()>
         (*index, column)
     });
     assert_eq!(columns.collect::<Vec<_>>(), [(0, "name"), (1, "name")]);
-    assert_eq!((found, gender), (vec![application(2, 7)], None));
+    assert_eq!((applications, gender), (vec![application(2, 7)], None));
     Ok(())
 }
 
@@ -207,8 +218,8 @@ pub async fn newer_versions_win(ports: &Stores) -> Result<()> {
         let after = efforts(entities, 10).await?;
         if applies {
             assert_eq!(source_groups(&applied.notifications), touched, "{row:?}");
-            let now = (after[0].elapsed_time_s, after[0].is_deleted);
-            assert_eq!(now, (row.elapsed_time_s, row.is_deleted));
+            let stored = (after[0].elapsed_time_s, after[0].is_deleted);
+            assert_eq!(stored, (row.elapsed_time_s, row.is_deleted));
         } else {
             assert_eq!(applied.notifications, [], "{row:?}");
             assert_eq!(after, before, "{row:?}");
@@ -256,9 +267,9 @@ pub async fn stored_versions_are_returned(ports: &Stores) -> Result<()> {
     apply(entities, &rows(7, 10)).await?;
     let versions = [10, 11, 12, 13, 14, 15].map(Some);
     assert_eq!(entities.versions(&rows(7, 0)).await?, versions);
-    let other = [rows(8, 0), rows(7, 99)].concat();
+    let more_rows = [rows(8, 0), rows(7, 99)].concat();
     let expected = [[None; 6], versions].concat();
-    assert_eq!(entities.versions(&other).await?, expected);
+    assert_eq!(entities.versions(&more_rows).await?, expected);
     assert_eq!(entities.versions(&[]).await?, []);
     Ok(())
 }
@@ -321,27 +332,31 @@ pub async fn rows_never_move(ports: &Stores) -> Result<()> {
 
 /// A change of an athlete's columns that views read touches the groups of all the athlete's
 /// efforts; a name does not. Notifications beyond the limit stay in the outbox, each group once.
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
     const SEGMENTS: i64 = NOTIFICATIONS_MAX as i64 + 2345;
     let entities = &*ports.entities;
-    let all: BTreeSet<Group> = (0..SEGMENTS).map(|segment| group(segment, 7)).collect();
+    let all_groups: BTreeSet<Group> = (0..SEGMENTS).map(|segment| group(segment, 7)).collect();
     let rows: Vec<Entity> = (0..SEGMENTS)
         .flat_map(|segment| {
-            let again = effort(segment + SEGMENTS, segment, 7);
+            let second_effort = effort(segment + SEGMENTS, segment, 7);
             [
                 effort(segment, segment, 7),
-                again,
+                second_effort,
                 effort(-1 - segment, segment, 8),
             ]
         })
         .map(Entity::Effort)
         .collect();
-    let mut waiting = drain(entities, apply(entities, &rows).await?).await?;
-    assert_eq!(waiting.len(), 2 * all.len(), "each group is notified once");
-    assert!(all.iter().all(|group| waiting.contains(group)));
+    let mut notified = drain(entities, apply(entities, &rows).await?).await?;
+    assert_eq!(
+        notified.len(),
+        2 * all_groups.len(),
+        "each group is notified once"
+    );
+    assert!(all_groups.iter().all(|group| notified.contains(group)));
 
-    for (now, changes) in [
+    for (row, touches_groups) in [
         (athlete(7), false),
         (
             Athlete {
@@ -413,22 +428,22 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
             true,
         ),
     ] {
-        let applied = apply(entities, &[Entity::Athlete(now.clone())]).await?;
-        let expected = if changes { NOTIFICATIONS_MAX } else { 0 };
-        assert_eq!(applied.notifications.len(), expected, "{now:?}");
-        assert_eq!(applied.more_pending, changes);
-        waiting = drain(entities, applied).await?;
+        let applied = apply(entities, &[Entity::Athlete(row.clone())]).await?;
+        let expected = if touches_groups { NOTIFICATIONS_MAX } else { 0 };
+        assert_eq!(applied.notifications.len(), expected, "{row:?}");
+        assert_eq!(applied.more_pending, touches_groups);
+        notified = drain(entities, applied).await?;
         assert_eq!(
-            waiting,
-            if changes {
-                all.clone()
+            notified,
+            if touches_groups {
+                all_groups.clone()
             } else {
                 BTreeSet::new()
             }
         );
     }
     // Several rows of one athlete in one call take effect as their final result.
-    let there_and_back = [
+    let reverted_rows = [
         Entity::Athlete(Athlete {
             weight_kg: Some(70.0),
             version: 5,
@@ -441,7 +456,7 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
         }),
         Entity::Effort(effort(0, 0, 7)),
     ];
-    let applied = apply(entities, &there_and_back).await?;
+    let applied = apply(entities, &reverted_rows).await?;
     assert_eq!(
         source_groups(&applied.notifications),
         [(Source::Efforts, group(0, 7))]
@@ -451,26 +466,26 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
 
 /// Returns the notifications in the outbox for any log, oldest first.
 pub(super) async fn pending(entities: &dyn EntityWrite, limit: usize) -> Result<Vec<Notification>> {
-    let mut all = Vec::new();
+    let mut notifications = Vec::new();
     for source in Source::LOGGED {
-        all.extend(
+        notifications.extend(
             entities
                 .pending_notifications(source, i64::MAX, limit)
                 .await?,
         );
     }
-    all.sort_unstable_by_key(|notification| notification.id);
-    all.truncate(limit);
-    Ok(all)
+    notifications.sort_unstable_by_key(|notification| notification.id);
+    notifications.truncate(limit);
+    Ok(notifications)
 }
 
 /// Empties the outbox and returns each group once.
 async fn drain(entities: &dyn EntityWrite, applied: ApplyOutcome) -> Result<BTreeSet<Group>> {
     let (mut groups, mut ids) = (BTreeSet::new(), BTreeSet::new());
-    let mut next = applied.notifications;
-    let mut waits = applied.more_pending;
-    while !next.is_empty() {
-        for notification in &next {
+    let mut batch = applied.notifications;
+    let mut more_pending = applied.more_pending;
+    while !batch.is_empty() {
+        for notification in &batch {
             assert!(ids.insert(notification.id), "numbers are unique");
             assert!(
                 groups.insert(notification.group),
@@ -478,13 +493,17 @@ async fn drain(entities: &dyn EntityWrite, applied: ApplyOutcome) -> Result<BTre
                 notification.group
             );
         }
-        let numbers: Vec<i64> = next.iter().map(|notification| notification.id).collect();
+        let numbers: Vec<i64> = batch.iter().map(|notification| notification.id).collect();
         entities.remove_notifications(&numbers).await?;
-        next = pending(entities, 1000).await?;
-        assert!(waits || next.is_empty(), "{} more wait", next.len());
+        batch = pending(entities, 1000).await?;
+        assert!(
+            more_pending || batch.is_empty(),
+            "{} more wait",
+            batch.len()
+        );
     }
-    waits = !pending(entities, 1).await?.is_empty();
-    assert!(!waits, "the outbox is empty");
+    more_pending = !pending(entities, 1).await?.is_empty();
+    assert!(!more_pending, "the outbox is empty");
     Ok(groups)
 }
 
@@ -495,18 +514,18 @@ pub async fn the_outbox_keeps_unpublished_notifications(ports: &Stores) -> Resul
     let rows: Vec<Entity> = (0..5).map(|id| Entity::Effort(effort(id, id, 1))).collect();
     let first = entities.apply(&rows[..3], 1000).await?.notifications;
     let second = entities.apply(&rows[3..], 2000).await?.notifications;
-    let all = [first.clone(), second.clone()].concat();
-    assert_eq!(source_groups(&all).len(), 5);
-    assert_eq!(pending(entities, 100).await?, all);
-    let of = async |newest, limit| {
+    let notifications = [first.clone(), second.clone()].concat();
+    assert_eq!(source_groups(&notifications).len(), 5);
+    assert_eq!(pending(entities, 100).await?, notifications);
+    let read_pending = async |newest, limit| {
         entities
             .pending_notifications(Source::Efforts, newest, limit)
             .await
     };
-    assert_eq!(of(i64::MAX, 4).await?, all[..4]);
-    assert_eq!(of(first[2].id, 100).await?, first);
-    assert_eq!(of(first[0].id - 1, 100).await?, []);
-    assert_eq!(of(i64::MAX, 0).await?, []);
+    assert_eq!(read_pending(i64::MAX, 4).await?, notifications[..4]);
+    assert_eq!(read_pending(first[2].id, 100).await?, first);
+    assert_eq!(read_pending(first[0].id - 1, 100).await?, []);
+    assert_eq!(read_pending(i64::MAX, 0).await?, []);
     assert_eq!(
         entities
             .pending_notifications(Source::Authorizations, i64::MAX, 100)
@@ -517,9 +536,12 @@ pub async fn the_outbox_keeps_unpublished_notifications(ports: &Stores) -> Resul
     entities
         .remove_notifications(&[first[1].id, first[1].id, i64::MAX])
         .await?;
-    let left = [first[0], first[2], second[0], second[1]];
-    assert_eq!(pending(entities, 100).await?, left);
-    let numbers: Vec<i64> = all.iter().map(|notification| notification.id).collect();
+    let remaining = [first[0], first[2], second[0], second[1]];
+    assert_eq!(pending(entities, 100).await?, remaining);
+    let numbers: Vec<i64> = notifications
+        .iter()
+        .map(|notification| notification.id)
+        .collect();
     entities.remove_notifications(&numbers).await?;
     assert_eq!(pending(entities, 100).await?, []);
     let third = entities.apply(&rows[..1], 1000).await?.notifications;

@@ -30,7 +30,7 @@ pub(super) struct AdminModel {
 #[derive(Debug, Default)]
 struct NoticeState {
     /// The number of the last one.
-    last: i64,
+    last_id: i64,
     /// The thresholds of the current capacity.
     thresholds: BTreeSet<i64>,
 }
@@ -45,7 +45,7 @@ pub(super) struct ApplicationState {
 }
 
 /// Returns the thresholds that this many athletes reach.
-fn reached(capacity: i64, connected: usize) -> BTreeSet<i64> {
+fn reached_thresholds(capacity: i64, connected: usize) -> BTreeSet<i64> {
     let connected = connected as i64;
     let is_reached = |threshold: &i64| {
         connected > 0
@@ -55,7 +55,7 @@ fn reached(capacity: i64, connected: usize) -> BTreeSet<i64> {
     THRESHOLDS_PERCENT.into_iter().filter(is_reached).collect()
 }
 
-fn by(name: &str) -> AuditContext {
+fn audit_context(name: &str) -> AuditContext {
     AuditContext {
         actor: name.to_owned(),
         reason: Some("why".to_owned()),
@@ -67,26 +67,32 @@ impl AdminModel {
         !self.unlimited.contains(&id)
     }
 
-    fn changed(&mut self, id: i64, actor: &str, changed: AuditedChange, request: Option<i64>) {
+    fn record_change(
+        &mut self,
+        id: i64,
+        actor: &str,
+        changed: AuditedChange,
+        request: Option<i64>,
+    ) {
         let changes = self.changes.entry(id).or_default();
         changes.push((actor.to_owned(), changed, request));
     }
 
     /// Records that a line may have changed an application.
-    pub(super) fn line(&mut self, before: &Application, after: &Application) {
+    pub(super) fn record_line(&mut self, before: &Application, after: &Application) {
         if after.owner != before.owner {
             let changed = AuditedChange::Owner {
                 before: before.owner.clone(),
                 after: after.owner.clone(),
             };
-            self.changed(after.id, INGEST, changed, None);
+            self.record_change(after.id, INGEST, changed, None);
         }
         if after.athlete_capacity != before.athlete_capacity {
             let changed = AuditedChange::Capacity {
                 before: before.athlete_capacity,
                 after: after.athlete_capacity,
             };
-            self.changed(after.id, INGEST, changed, None);
+            self.record_change(after.id, INGEST, changed, None);
         }
     }
 
@@ -100,69 +106,70 @@ impl AdminModel {
         capacity: Option<i64>,
         now_ms: i64,
     ) -> Result<Option<i64>> {
-        let found = entities
-            .change_application(id, change, &by("admin"), now_ms)
+        let usage = entities
+            .change_application(id, change, &audit_context("admin"), now_ms)
             .await?;
         let Some(before) = capacity else {
-            assert_eq!(found, None, "{id} is not known");
+            assert_eq!(usage, None, "{id} is not known");
             return Ok(None);
         };
         let after = change.athlete_capacity.unwrap_or(before);
         if after != before {
             let changed = AuditedChange::Capacity { before, after };
-            self.changed(id, "admin", changed, None);
+            self.record_change(id, "admin", changed, None);
         }
-        let was = self.is_enforced(id);
-        let is = change.is_enforced.unwrap_or(was);
-        if is != was {
+        let was_enforced = self.is_enforced(id);
+        let is_enforced = change.is_enforced.unwrap_or(was_enforced);
+        if is_enforced != was_enforced {
             let changed = AuditedChange::Enforcement {
-                before: was,
-                after: is,
+                before: was_enforced,
+                after: is_enforced,
             };
-            self.changed(id, "admin", changed, None);
+            self.record_change(id, "admin", changed, None);
         }
-        if is {
+        if is_enforced {
             self.unlimited.remove(&id);
         } else {
             self.unlimited.insert(id);
         }
-        let found = found.expect("it is known");
-        let numbers = (found.application.athlete_capacity, found.is_enforced);
-        assert_eq!(numbers, (after, is), "{id}");
+        let usage = usage.expect("it is known");
+        let numbers = (usage.application.athlete_capacity, usage.is_enforced);
+        assert_eq!(numbers, (after, is_enforced), "{id}");
         Ok(Some(after))
     }
 
     /// Requests more capacity as a developer.
-    pub(super) async fn ask(
+    pub(super) async fn request_capacity(
         &mut self,
         entities: &dyn EntityAdmin,
         id: i64,
-        asked: i64,
+        requested: i64,
         capacity: Option<i64>,
         now_ms: i64,
     ) -> Result<()> {
-        let answer = entities
-            .request_capacity(id, asked, &by("developer"), now_ms)
+        let outcome = entities
+            .request_capacity(id, requested, &audit_context("developer"), now_ms)
             .await?;
-        let is_open =
-            |one: &&CapacityRequest| one.application_id == id && one.state == RequestState::Open;
+        let is_open = |request: &&CapacityRequest| {
+            request.application_id == id && request.state == RequestState::Open
+        };
         let open = self.requests.iter().find(is_open);
         let expected = match capacity {
             None => CapacityRequestOutcome::UnknownApplication,
-            Some(athlete_capacity) if asked <= athlete_capacity => {
+            Some(athlete_capacity) if requested <= athlete_capacity => {
                 CapacityRequestOutcome::AlreadySufficient { athlete_capacity }
             }
             Some(_) => match open {
                 Some(open) => CapacityRequestOutcome::AlreadyOpen(open.clone()),
                 None => {
-                    let CapacityRequestOutcome::Created(request) = answer else {
-                        panic!("{id} may ask for {asked}: {answer:?}");
+                    let CapacityRequestOutcome::Created(request) = outcome else {
+                        panic!("{id} may request {requested}: {outcome:?}");
                     };
                     let expected = CapacityRequest {
                         id: request.id,
                         application_id: id,
-                        athlete_capacity: asked,
-                        requested_by: by("developer"),
+                        athlete_capacity: requested,
+                        requested_by: audit_context("developer"),
                         requested_at_ms: now_ms,
                         state: RequestState::Open,
                         decided_by: None,
@@ -177,7 +184,7 @@ impl AdminModel {
                 }
             },
         };
-        assert_eq!(answer, expected, "{id} asks for {asked}");
+        assert_eq!(outcome, expected, "{id} requests {requested}");
         Ok(())
     }
 
@@ -195,12 +202,12 @@ impl AdminModel {
             return Ok(None);
         };
         let request = self.requests[nth].clone();
-        let admin = by("admin");
-        let answer = entities
+        let admin = audit_context("admin");
+        let outcome = entities
             .decide_request(request.id, decision, &admin, now_ms)
             .await?;
         if request.state != RequestState::Open {
-            assert_eq!(answer, DecisionOutcome::AlreadyDecided(request));
+            assert_eq!(outcome, DecisionOutcome::AlreadyDecided(request));
             return Ok(None);
         }
         let id = request.application_id;
@@ -208,7 +215,7 @@ impl AdminModel {
         let (state, after) = match decision {
             RequestDecision::Grant(Some(granted)) if granted < before => {
                 let athlete_capacity = before;
-                assert_eq!(answer, DecisionOutcome::WouldLower { athlete_capacity });
+                assert_eq!(outcome, DecisionOutcome::WouldLower { athlete_capacity });
                 return Ok(None);
             }
             RequestDecision::Refuse => (RequestState::Refused, None),
@@ -224,8 +231,8 @@ impl AdminModel {
             granted_capacity: after,
             ..request
         };
-        let DecisionOutcome::Done { request, usage } = answer else {
-            panic!("{expected:?} is open: {answer:?}");
+        let DecisionOutcome::Done { request, usage } = outcome else {
+            panic!("{expected:?} is open: {outcome:?}");
         };
         assert_eq!(request, expected);
         let after = after.unwrap_or(before);
@@ -233,14 +240,14 @@ impl AdminModel {
         self.requests[nth] = expected;
         if after != before {
             let changed = AuditedChange::Capacity { before, after };
-            self.changed(id, "admin", changed, Some(request.id));
+            self.record_change(id, "admin", changed, Some(request.id));
         }
         Ok(Some((id, after)))
     }
 
     /// Compares the notices of a step. A store may apply the rows of one step in any order, so up
     /// to `peak` athletes may be connected in between.
-    pub(super) async fn notices(
+    pub(super) async fn check_notices(
         &mut self,
         entities: &dyn EntityAdmin,
         id: i64,
@@ -248,40 +255,47 @@ impl AdminModel {
         after: ApplicationState,
         peak: usize,
     ) -> Result<()> {
-        let noted = self.notices_by_application.entry(id).or_default();
-        let mut found = entities.notices(Some(id), None, LIMIT).await?;
-        found.retain(|notice| notice.id > noted.last);
-        found.reverse();
-        noted.last = found.last().map_or(noted.last, |notice| notice.id);
+        let state = self.notices_by_application.entry(id).or_default();
+        let mut notices = entities.notices(Some(id), None, LIMIT).await?;
+        notices.retain(|notice| notice.id > state.last_id);
+        notices.reverse();
+        state.last_id = notices.last().map_or(state.last_id, |notice| notice.id);
         let is_same = before.capacity == after.capacity;
-        let of = |capacity: i64| -> Vec<i64> {
-            let of = |notice: &&Notice| notice.athlete_capacity == capacity;
-            let of = found.iter().filter(of);
-            of.map(|notice| notice.threshold).collect()
+        let thresholds_of = |capacity: i64| -> Vec<i64> {
+            let matching = |notice: &&Notice| notice.athlete_capacity == capacity;
+            let matching = notices.iter().filter(matching);
+            matching.map(|notice| notice.threshold).collect()
         };
-        let mut seen = 0;
+        let mut matched_count = 0;
         if let Some(capacity) = before.capacity {
-            let new = of(capacity);
-            seen += new.len();
-            let mut may = reached(capacity, peak);
-            may.retain(|threshold| !noted.thresholds.contains(threshold));
+            let new = thresholds_of(capacity);
+            matched_count += new.len();
+            let mut allowed = reached_thresholds(capacity, peak);
+            allowed.retain(|threshold| !state.thresholds.contains(threshold));
             for threshold in new {
-                assert!(may.remove(&threshold), "{id}: {threshold} in {found:?}");
-                noted.thresholds.insert(threshold);
+                assert!(
+                    allowed.remove(&threshold),
+                    "{id}: {threshold} in {notices:?}"
+                );
+                state.thresholds.insert(threshold);
             }
-            let must = reached(capacity, after.connected);
-            let is_noted = must.is_subset(&noted.thresholds);
-            assert!(is_noted || !is_same, "{id}: {must:?} in {found:?}");
+            let required = reached_thresholds(capacity, after.connected);
+            let is_noted = required.is_subset(&state.thresholds);
+            assert!(is_noted || !is_same, "{id}: {required:?} in {notices:?}");
         }
         if let (Some(capacity), false) = (after.capacity, is_same) {
-            let new = of(capacity);
-            seen += new.len();
-            noted.thresholds = new.iter().copied().collect();
-            let must = reached(capacity, after.connected);
-            assert_eq!(noted.thresholds, must, "{id}: {found:?}");
-            assert_eq!(new.len(), must.len(), "{id}: each once: {found:?}");
+            let new = thresholds_of(capacity);
+            matched_count += new.len();
+            state.thresholds = new.iter().copied().collect();
+            let required = reached_thresholds(capacity, after.connected);
+            assert_eq!(state.thresholds, required, "{id}: {notices:?}");
+            assert_eq!(new.len(), required.len(), "{id}: each once: {notices:?}");
         }
-        assert_eq!(seen, found.len(), "{id}: {before:?} {after:?} {found:?}");
+        assert_eq!(
+            matched_count,
+            notices.len(),
+            "{id}: {before:?} {after:?} {notices:?}"
+        );
         Ok(())
     }
 
@@ -290,33 +304,33 @@ impl AdminModel {
         &self,
         entities: &dyn EntityAdmin,
         id: i64,
-        seen: ApplicationState,
+        state: ApplicationState,
     ) -> Result<()> {
         let usage = entities.usages_by_id(&[id]).await?.pop();
         let usage = usage.map(|usage| {
             let capacity = usage.application.athlete_capacity;
             (capacity, usage.is_enforced, usage.connected)
         });
-        let connected = Some(seen.connected as i64);
-        let expected = (seen.capacity).map(|capacity| (capacity, self.is_enforced(id), connected));
+        let connected = Some(state.connected as i64);
+        let expected = (state.capacity).map(|capacity| (capacity, self.is_enforced(id), connected));
         assert_eq!(usage, expected, "{id}");
-        let found = entities
+        let entries = entities
             .audit_entries(id, None, LIMIT)
             .await?
             .into_iter()
             .rev();
-        let found = found.map(|entry| (entry.actor, entry.changed, entry.request_id));
+        let entries = entries.map(|entry| (entry.actor, entry.changed, entry.request_id));
         let expected = self.changes.get(&id).cloned().unwrap_or_default();
-        assert_eq!(found.collect::<Vec<_>>(), expected, "{id}");
-        let of = CapacityRequestFilter {
+        assert_eq!(entries.collect::<Vec<_>>(), expected, "{id}");
+        let filter = CapacityRequestFilter {
             application_id: Some(id),
             state: None,
         };
-        let mut found = entities.capacity_requests(of, None, LIMIT).await?;
-        found.reverse();
+        let mut requests = entities.capacity_requests(filter, None, LIMIT).await?;
+        requests.reverse();
         let mut expected = self.requests.clone();
         expected.retain(|request| request.application_id == id);
-        assert_eq!(found, expected, "{id}");
+        assert_eq!(requests, expected, "{id}");
         Ok(())
     }
 }

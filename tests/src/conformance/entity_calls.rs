@@ -29,11 +29,11 @@ pub enum Call {
     /// Sets whether the capacity is enforced.
     Enforce(i64, bool),
     /// Requests a higher capacity.
-    Ask(i64, i64),
+    RequestCapacity(i64, i64),
     /// Decides one of the requests: grants it, possibly with another capacity, or refuses it.
     Decide(usize, RequestDecision),
     /// Removes this many notifications from the outbox, starting with the oldest or the newest.
-    Notified(usize, bool),
+    RemoveNotifications(usize, bool),
 }
 
 /// Generates histories of entities.
@@ -48,9 +48,9 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
         2 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Revoke(key, member)),
         1 => (0..3_i64, 0..4_i64).prop_map(|(key, capacity)| Call::SetCapacity(key, capacity)),
         1 => (0..3_i64, any::<bool>()).prop_map(|(key, is_on)| Call::Enforce(key, is_on)),
-        2 => (0..3_i64, 0..8_i64).prop_map(|(key, capacity)| Call::Ask(key, capacity)),
+        2 => (0..3_i64, 0..8_i64).prop_map(|(key, capacity)| Call::RequestCapacity(key, capacity)),
         2 => (0..20_usize, decision).prop_map(|(nth, decision)| Call::Decide(nth, decision)),
-        3 => (0..20_usize, any::<bool>()).prop_map(|(count, oldest)| Call::Notified(count, oldest)),
+        3 => (0..20_usize, any::<bool>()).prop_map(|(count, oldest)| Call::RemoveNotifications(count, oldest)),
     ];
     proptest::collection::vec(call, 1..25)
 }
@@ -149,8 +149,8 @@ fn entities() -> impl Strategy<Value = Entity> {
     ]
 }
 
-/// Returns the row with its ids moved into the history's range.
-pub(super) fn shifted(mut row: Entity, base: i64) -> Entity {
+/// Moves the ids of a row into the history's range.
+pub(super) fn shift_ids(mut row: Entity, base: i64) -> Entity {
     match &mut row {
         Entity::Effort(row) => {
             row.id += base;

@@ -38,12 +38,12 @@ pub async fn connections_respect_the_capacity(ports: &Stores) -> Result<()> {
         AuthorizeOutcome::AlreadyConnected
     );
     let (change, by) = (ApplicationChange::capacity(3), AuditContext::default());
-    let wider = entities.change_application(5, change, &by, 1).await?;
-    let wider = wider.expect("an application").application;
-    assert_eq!(wider, application(5, 3), "and nothing else changes");
-    let made = entities.authorize(5, 12, NOW_MS).await?;
-    let AuthorizeOutcome::New { id, notification } = made else {
-        panic!("there is room: {made:?}");
+    let changed = entities.change_application(5, change, &by, 1).await?;
+    let changed = changed.expect("an application").application;
+    assert_eq!(changed, application(5, 3), "and nothing else changes");
+    let outcome = entities.authorize(5, 12, NOW_MS).await?;
+    let AuthorizeOutcome::New { id, notification } = outcome else {
+        panic!("there is room: {outcome:?}");
     };
     assert!((1..1 << 53).contains(&id), "{id}");
     assert_eq!(
@@ -59,8 +59,8 @@ pub async fn connections_respect_the_capacity(ports: &Stores) -> Result<()> {
     );
 
     // The athlete stays connected when one of two authorizations is revoked.
-    let revoked = |id, member, at| Authorization {
-        revoked_at_us: at,
+    let revoked = |id, member, time_us| Authorization {
+        revoked_at_us: time_us,
         ..authorization(id, 5, member)
     };
     apply(entities, &[Entity::Authorization(revoked(2, 11, Some(1)))]).await?;
@@ -102,19 +102,19 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
         line(12, true, 0),
     ];
     apply(entities, &rows).await?;
-    let counted = async || -> Result<Vec<Option<i64>>> {
-        let found = entities.usages_by_id(&[5, 6]).await?;
-        Ok(found.into_iter().map(|usage| usage.connected).collect())
+    let read_connected = async || -> Result<Vec<Option<i64>>> {
+        let usages = entities.usages_by_id(&[5, 6]).await?;
+        Ok(usages.into_iter().map(|usage| usage.connected).collect())
     };
-    let away = async || -> Result<Vec<i64>> {
+    let read_deleted = async || -> Result<Vec<i64>> {
         let rows = authorizations(entities).await?.into_iter();
         let rows = rows.filter(|row| row.athlete_is_deleted);
         Ok(rows.map(|row| row.id).collect())
     };
-    let gone = AuthorizeOutcome::AthleteDeleted;
-    assert_eq!(counted().await?, [Some(2), Some(1)]);
-    assert_eq!(entities.authorize(6, 12, NOW_MS).await?, gone);
-    assert_eq!(away().await?, Vec::<i64>::new());
+    let deleted = AuthorizeOutcome::AthleteDeleted;
+    assert_eq!(read_connected().await?, [Some(2), Some(1)]);
+    assert_eq!(entities.authorize(6, 12, NOW_MS).await?, deleted);
+    assert_eq!(read_deleted().await?, Vec::<i64>::new());
 
     let groups = [
         (Source::Authorizations, group(5, 10)),
@@ -122,34 +122,40 @@ pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result
     ];
     let applied = apply(entities, &[line(10, true, 3)]).await?;
     assert_eq!(source_groups(&applied.notifications), groups);
-    assert_eq!(counted().await?, [Some(1), Some(0)]);
-    assert_eq!(away().await?, [1, 2, 4]);
-    assert_eq!(entities.authorize(5, 10, NOW_MS).await?, gone);
-    let made = entities.authorize(5, 13, NOW_MS).await?;
-    assert!(matches!(made, AuthorizeOutcome::New { .. }), "{made:?}");
+    assert_eq!(read_connected().await?, [Some(1), Some(0)]);
+    assert_eq!(read_deleted().await?, [1, 2, 4]);
+    assert_eq!(entities.authorize(5, 10, NOW_MS).await?, deleted);
+    let outcome = entities.authorize(5, 13, NOW_MS).await?;
+    assert!(
+        matches!(outcome, AuthorizeOutcome::New { .. }),
+        "{outcome:?}"
+    );
     // An older line changes nothing.
     let applied = apply(entities, &[line(10, false, 2)]).await?;
     assert_eq!(applied.notifications, []);
     // An applied row of a deleted athlete connects nothing until the athlete is restored.
     let late = Entity::Authorization(authorization(7, 6, 12));
     apply(entities, &[late]).await?;
-    assert_eq!(counted().await?, [Some(2), Some(0)]);
+    assert_eq!(read_connected().await?, [Some(2), Some(0)]);
     apply(entities, &[line(10, false, 3), line(12, false, 0)]).await?;
-    assert_eq!(counted().await?, [Some(3), Some(2)]);
-    assert_eq!(away().await?, Vec::<i64>::new());
+    assert_eq!(read_connected().await?, [Some(3), Some(2)]);
+    assert_eq!(read_deleted().await?, Vec::<i64>::new());
 
     // One call deletes an athlete and revokes another athlete's authorization.
-    let taken = Authorization {
+    let revoked = Authorization {
         revoked_at_us: Some(1),
         ..authorization(4, 6, 10)
     };
-    let rows = [Entity::Authorization(taken), line(12, true, 0)];
+    let rows = [Entity::Authorization(revoked), line(12, true, 0)];
     apply(entities, &rows).await?;
-    assert_eq!(counted().await?, [Some(3), Some(0)]);
-    let done = entities.revoke(6, 12, NOW_MS).await?;
-    assert!(matches!(done, RevokeOutcome::Done(Some(_))), "{done:?}");
+    assert_eq!(read_connected().await?, [Some(3), Some(0)]);
+    let outcome = entities.revoke(6, 12, NOW_MS).await?;
+    assert!(
+        matches!(outcome, RevokeOutcome::Done(Some(_))),
+        "{outcome:?}"
+    );
     apply(entities, &[line(12, false, 0)]).await?;
-    assert_eq!(counted().await?, [Some(3), Some(0)]);
+    assert_eq!(read_connected().await?, [Some(3), Some(0)]);
     Ok(())
 }
 
@@ -163,8 +169,8 @@ pub async fn a_capacity_stays_until_a_newer_line(ports: &Stores) -> Result<()> {
     };
     apply(entities, &[Entity::Application(line(2, 4))]).await?;
     let (change, by) = (ApplicationChange::capacity(7), AuditContext::default());
-    let set = entities.change_application(5, change, &by, 1).await?;
-    assert_eq!(set.map(|usage| usage.application), Some(line(7, 4)));
+    let changed = entities.change_application(5, change, &by, 1).await?;
+    assert_eq!(changed.map(|usage| usage.application), Some(line(7, 4)));
     apply(entities, &[Entity::Application(line(3, 3))]).await?;
     assert_eq!(entities.application(5).await?, Some(line(7, 4)));
     apply(entities, &[Entity::Application(line(2, 4))]).await?;
@@ -190,9 +196,9 @@ pub async fn disconnecting_revokes_every_authorization(ports: &Stores) -> Result
         Entity::Authorization(authorization(4, 5, 11)),
     ];
     apply(entities, &rows).await?;
-    let done = entities.revoke(5, 10, NOW_MS).await?;
-    let RevokeOutcome::Done(Some(notification)) = done else {
-        panic!("the athlete was connected: {done:?}");
+    let outcome = entities.revoke(5, 10, NOW_MS).await?;
+    let RevokeOutcome::Done(Some(notification)) = outcome else {
+        panic!("the athlete was connected: {outcome:?}");
     };
     assert_eq!(
         source_groups(&[notification]),
@@ -206,13 +212,13 @@ pub async fn disconnecting_revokes_every_authorization(ports: &Stores) -> Result
         entities.revoke(5, 99, NOW_MS).await?,
         RevokeOutcome::Done(None)
     );
-    let now = Some(NOW_MS * 1000);
+    let now_us = Some(NOW_MS * 1000);
     let times = |rows: Vec<AuthorizationRow>| -> BTreeMap<i64, Option<i64>> {
         rows.into_iter()
             .map(|row| (row.id, row.revoked_at_us))
             .collect()
     };
-    let expected = BTreeMap::from([(1, now), (2, now), (3, Some(7)), (4, None)]);
+    let expected = BTreeMap::from([(1, now_us), (2, now_us), (3, Some(7)), (4, None)]);
     assert_eq!(times(authorizations(entities).await?), expected);
 
     let full = AuthorizeOutcome::CapacityReached {
@@ -234,32 +240,32 @@ pub async fn disconnecting_revokes_every_authorization(ports: &Stores) -> Result
 
 /// Concurrent requests never exceed the capacity, and a connected athlete always succeeds.
 pub async fn concurrent_connections_respect_the_capacity(
-    one: &Stores,
-    other: &Stores,
+    ports: &Stores,
+    other_ports: &Stores,
 ) -> Result<()> {
     const CAPACITY: i64 = 500;
-    const LEFT: i64 = 10;
-    const ASKING: i64 = 1_000;
+    const FREE: i64 = 10;
+    const REQUESTS: i64 = 1_000;
     const CONNECTED: i64 = 50;
-    let connected = 0..CAPACITY - LEFT;
+    let connected = 0..CAPACITY - FREE;
     let rows = connected.map(|n| Entity::Authorization(authorization(n, 1, n)));
     let application = Entity::Application(application(1, CAPACITY));
     let rows: Vec<Entity> = [application].into_iter().chain(rows).collect();
-    apply(&*one.entities, &rows).await?;
-    let mut asking = tokio::task::JoinSet::new();
-    for n in 0..ASKING {
+    apply(&*ports.entities, &rows).await?;
+    let mut requesting = tokio::task::JoinSet::new();
+    for n in 0..REQUESTS {
         let entities = Arc::clone(if n % 3 == 0 {
-            &one.entities
+            &ports.entities
         } else {
-            &other.entities
+            &other_ports.entities
         });
         // Some athletes are connected already. Each of the others connects twice.
         let athlete_id = if n < CONNECTED { n } else { CAPACITY + n / 2 };
-        asking.spawn(async move { entities.authorize(1, athlete_id, NOW_MS).await });
+        requesting.spawn(async move { entities.authorize(1, athlete_id, NOW_MS).await });
     }
     let (mut ids, mut already, mut full) = (BTreeSet::new(), 0, 0);
-    while let Some(answer) = asking.join_next().await {
-        match answer.expect("it ends")? {
+    while let Some(outcome) = requesting.join_next().await {
+        match outcome.expect("it ends")? {
             AuthorizeOutcome::New { id, .. } => assert!(ids.insert(id), "ids are unique"),
             AuthorizeOutcome::AlreadyConnected => already += 1,
             AuthorizeOutcome::CapacityReached {
@@ -269,13 +275,16 @@ pub async fn concurrent_connections_respect_the_capacity(
                 assert_eq!((connected, capacity), (CAPACITY, CAPACITY));
                 full += 1;
             }
-            other => panic!("application and athletes are known: {other:?}"),
+            unexpected => panic!("application and athletes are known: {unexpected:?}"),
         }
     }
-    let twice = CONNECTED + LEFT;
-    assert_eq!(ids.len() as u64, LEFT.unsigned_abs(), "new ones");
-    assert_eq!((already, full), (twice, ASKING - LEFT - twice));
-    let rows = authorizations(&*other.entities).await?;
+    let already_connected = CONNECTED + FREE;
+    assert_eq!(ids.len() as u64, FREE.unsigned_abs(), "new ones");
+    assert_eq!(
+        (already, full),
+        (already_connected, REQUESTS - FREE - already_connected)
+    );
+    let rows = authorizations(&*other_ports.entities).await?;
     let athletes: BTreeSet<i64> = rows.iter().map(|row| row.athlete_id).collect();
     assert_eq!((rows.len(), athletes.len()), (500, 500));
     let new = rows.iter().filter(|row| ids.contains(&row.id));

@@ -11,8 +11,8 @@ use super::entity_rows::{
     NOW_MS, application, apply, athlete, authorization, authorizations, effort, efforts, group,
 };
 
-const GONE: i64 = 7;
-const STAYS: i64 = 8;
+const ERASED: i64 = 7;
+const OTHER: i64 = 8;
 const LIMIT: usize = 100;
 
 const fn membership(club_id: i64, athlete_id: i64) -> Membership {
@@ -34,27 +34,27 @@ const fn follow(follower_id: i64, followed_id: i64) -> Follow {
 }
 
 /// Fills every table with rows of both athletes; one authorization each is revoked.
-async fn filled(ports: &Stores) -> Result<()> {
+async fn fill_tables(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
     let rows = [application(1, 10), application(2, 10)];
     apply(entities, &rows.map(Entity::Application)).await?;
-    for (at, id) in [(0, GONE), (100, STAYS)] {
+    for (first_id, id) in [(0, ERASED), (100, OTHER)] {
         let efforts = [1, 1, 2, 3].iter().zip(1..);
-        let efforts = efforts.map(|(segment, n)| effort(at + n, *segment, id));
+        let efforts = efforts.map(|(segment, n)| effort(first_id + n, *segment, id));
         apply(entities, &efforts.map(Entity::Effort).collect::<Vec<_>>()).await?;
-        let is_odd = Athlete {
+        let row = Athlete {
             gender: Some(Gender::F),
             is_disqualified: true,
             ..athlete(id)
         };
-        apply(entities, &[Entity::Athlete(is_odd)]).await?;
+        apply(entities, &[Entity::Athlete(row)]).await?;
         let revoked = Authorization {
             revoked_at_us: Some(1),
-            ..authorization(at + 3, 2, id)
+            ..authorization(first_id + 3, 2, id)
         };
         let rows = [
-            authorization(at + 1, 1, id),
-            authorization(at + 2, 1, id),
+            authorization(first_id + 1, 1, id),
+            authorization(first_id + 2, 1, id),
             revoked,
         ];
         apply(entities, &rows.map(Entity::Authorization)).await?;
@@ -86,11 +86,14 @@ async fn drain(ports: &Stores) -> Result<BTreeSet<(Source, Group)>> {
 }
 
 /// Returns the number of rows of an athlete by table.
-async fn places(entities: &dyn EntityErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
-    let mut found = entities.count_athlete_rows(id).await?;
-    assert!(found.iter().all(|of| !of.is_view));
-    found.retain(|of| of.rows > 0);
-    Ok(found.iter().map(|of| (of.table, of.rows)).collect())
+async fn count_rows(entities: &dyn EntityErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
+    let mut counts = entities.count_athlete_rows(id).await?;
+    assert!(counts.iter().all(|count| !count.is_view));
+    counts.retain(|count| count.rows > 0);
+    Ok(counts
+        .iter()
+        .map(|count| (count.table, count.rows))
+        .collect())
 }
 
 async fn connected(ports: &Stores, application: i64) -> Result<Option<i64>> {
@@ -101,55 +104,58 @@ async fn connected(ports: &Stores, application: i64) -> Result<Option<i64>> {
 /// All rows of an athlete are deleted in small steps, any of which may be the last for a while.
 /// Groups are notified, counters decrease, and rows of other athletes stay.
 pub async fn an_athlete_is_deleted_from_every_table(ports: &Stores) -> Result<()> {
-    filled(ports).await?;
-    let erase = &*ports.entity_eraser;
-    let others = places(erase, STAYS).await?;
+    fill_tables(ports).await?;
+    let eraser = &*ports.entity_eraser;
+    let others = count_rows(eraser, OTHER).await?;
     let tables: Vec<&str> = others.iter().map(|(table, _)| *table).collect();
     for table in ["authorizations", "efforts", "clubs", "follows", "athletes"] {
         assert!(tables.contains(&table), "{table} is not among {tables:?}");
     }
-    assert_eq!(places(erase, GONE).await?, others);
+    assert_eq!(count_rows(eraser, ERASED).await?, others);
     assert_eq!(connected(ports, 1).await?, Some(2));
     let mut steps = 0;
-    while erase.erase_rows(GONE, 2, NOW_MS).await? > 0 {
+    while eraser.erase_rows(ERASED, 2, NOW_MS).await? > 0 {
         steps += 1;
-        assert!(steps < LIMIT, "{:?}", places(erase, GONE).await?);
+        assert!(steps < LIMIT, "{:?}", count_rows(eraser, ERASED).await?);
     }
-    erase.notify_groups_of(GONE, NOW_MS).await?;
+    eraser.notify_groups_of(ERASED, NOW_MS).await?;
     let notified = drain(ports).await?;
     for segment in 1..=3 {
-        assert!(notified.contains(&(Source::Efforts, group(segment, GONE))));
+        assert!(notified.contains(&(Source::Efforts, group(segment, ERASED))));
     }
-    assert!(notified.contains(&(Source::Authorizations, group(1, GONE))));
+    assert!(notified.contains(&(Source::Authorizations, group(1, ERASED))));
     assert!(
-        notified.iter().all(|(_, group)| group.member == GONE),
+        notified.iter().all(|(_, group)| group.member == ERASED),
         "{notified:?}"
     );
-    assert_eq!(places(erase, GONE).await?, []);
-    assert_eq!(places(erase, STAYS).await?, others);
+    assert_eq!(count_rows(eraser, ERASED).await?, []);
+    assert_eq!(count_rows(eraser, OTHER).await?, others);
     assert_eq!(connected(ports, 1).await?, Some(1));
-    let left = efforts(&*ports.entities, LIMIT).await?;
-    assert!(left.len() == 4 && left.iter().all(|row| row.athlete_id == STAYS));
-    let left = authorizations(&*ports.entities).await?;
-    assert!(left.len() == 3 && left.iter().all(|row| row.athlete_id == STAYS));
-    assert_eq!(ports.entities.club_members(1).await?, [STAYS]);
-    assert_eq!(ports.entities.followed_athletes(51).await?, [STAYS]);
+    let remaining = efforts(&*ports.entities, LIMIT).await?;
+    assert!(remaining.len() == 4 && remaining.iter().all(|row| row.athlete_id == OTHER));
+    let remaining = authorizations(&*ports.entities).await?;
+    assert!(remaining.len() == 3 && remaining.iter().all(|row| row.athlete_id == OTHER));
+    assert_eq!(ports.entities.club_members(1).await?, [OTHER]);
+    assert_eq!(ports.entities.followed_athletes(51).await?, [OTHER]);
     Ok(())
 }
 
 /// Deleting the rows of groups decreases counters and sends no notifications.
 pub async fn group_rows_are_deleted_without_notifications(ports: &Stores) -> Result<()> {
-    filled(ports).await?;
-    let erase = &*ports.entity_eraser;
-    let groups = [group(1, GONE), group(9, GONE)];
-    erase.erase_groups(Source::Efforts, &groups).await?;
-    erase.erase_groups(Source::Authorizations, &groups).await?;
+    fill_tables(ports).await?;
+    let eraser = &*ports.entity_eraser;
+    let groups = [group(1, ERASED), group(9, ERASED)];
+    eraser.erase_groups(Source::Efforts, &groups).await?;
+    eraser.erase_groups(Source::Authorizations, &groups).await?;
     assert_eq!(connected(ports, 1).await?, Some(1));
     assert_eq!(drain(ports).await?, BTreeSet::new());
-    let left = efforts(&*ports.entities, LIMIT).await?;
-    let left = left.iter().filter(|row| row.athlete_id == GONE);
-    assert_eq!(left.map(|row| row.segment_id).collect::<Vec<_>>(), [2, 3]);
-    let refused = erase.erase_groups(Source::Plays, &groups).await;
+    let remaining = efforts(&*ports.entities, LIMIT).await?;
+    let remaining = remaining.iter().filter(|row| row.athlete_id == ERASED);
+    assert_eq!(
+        remaining.map(|row| row.segment_id).collect::<Vec<_>>(),
+        [2, 3]
+    );
+    let refused = eraser.erase_groups(Source::Plays, &groups).await;
     assert!(refused.is_err(), "plays have no rows");
     Ok(())
 }

@@ -13,19 +13,19 @@ use super::entity_rows::{NOW_MS, application, apply};
 
 const LIMIT: usize = 100;
 
-fn me() -> AuditContext {
+fn context() -> AuditContext {
     AuditContext {
         actor: "me".to_owned(),
         reason: None,
     }
 }
 
-const fn count(all: u64, oldest_ms: Option<i64>, aged: u64, needed: u64) -> ExpiryCount {
+const fn count(total: u64, oldest_ms: Option<i64>, expired: u64, retained: u64) -> ExpiryCount {
     ExpiryCount {
-        total: all,
+        total,
         oldest_ms,
-        expired: aged,
-        retained: needed,
+        expired,
+        retained,
     }
 }
 
@@ -42,13 +42,13 @@ pub async fn old_audit_records_expire(ports: &Stores) -> Result<()> {
     apply(entities, &[Entity::Application(application(5, 2))]).await?;
     for (capacity, at_ms) in [(3, 1_000), (4, 2_000), (5, 3_000), (6, 3_000)] {
         entities
-            .change_application(5, ApplicationChange::capacity(capacity), &me(), at_ms)
+            .change_application(5, ApplicationChange::capacity(capacity), &context(), at_ms)
             .await?;
     }
-    let found = entities
+    let expiry = entities
         .count_expired(ExpiringRecords::Audit, 2_000)
         .await?;
-    assert_eq!(found, count(4, Some(1_000), 1, 0));
+    assert_eq!(expiry, count(4, Some(1_000), 1, 0));
     assert_eq!(
         entities
             .purge_expired(ExpiringRecords::Audit, 2_000, LIMIT)
@@ -68,10 +68,10 @@ pub async fn old_audit_records_expire(ports: &Stores) -> Result<()> {
         1,
         "the oldest"
     );
-    let left = entities.audit_entries(5, None, LIMIT).await?;
+    let remaining = entities.audit_entries(5, None, LIMIT).await?;
     assert!(
-        left.len() == 2 && left.iter().all(|entry| entry.at_ms == 3_000),
-        "{left:?}"
+        remaining.len() == 2 && remaining.iter().all(|entry| entry.at_ms == 3_000),
+        "{remaining:?}"
     );
     assert_eq!(
         entities
@@ -83,7 +83,7 @@ pub async fn old_audit_records_expire(ports: &Stores) -> Result<()> {
         entities
             .application(5)
             .await?
-            .map(|found| found.athlete_capacity),
+            .map(|application| application.athlete_capacity),
         Some(6)
     );
     Ok(())
@@ -93,41 +93,41 @@ pub async fn old_audit_records_expire(ports: &Stores) -> Result<()> {
 pub async fn decided_requests_expire(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
     apply(entities, &[Entity::Application(application(5, 2))]).await?;
-    let asked = entities.request_capacity(5, 10, &me(), 1_000).await?;
-    let CapacityRequestOutcome::Created(request) = asked else {
-        panic!("it is the first: {asked:?}");
+    let outcome = entities.request_capacity(5, 10, &context(), 1_000).await?;
+    let CapacityRequestOutcome::Created(request) = outcome else {
+        panic!("it is the first: {outcome:?}");
     };
-    let of = ExpiringRecords::CapacityRequests;
+    let records = ExpiringRecords::CapacityRequests;
     assert_eq!(
-        entities.count_expired(of, 5_000).await?,
+        entities.count_expired(records, 5_000).await?,
         count(1, Some(1_000), 0, 1)
     );
     assert_eq!(
-        entities.purge_expired(of, i64::MAX, LIMIT).await?,
+        entities.purge_expired(records, i64::MAX, LIMIT).await?,
         0,
         "it is open"
     );
     let decided = entities
-        .decide_request(request.id, RequestDecision::Refuse, &me(), 4_000)
+        .decide_request(request.id, RequestDecision::Refuse, &context(), 4_000)
         .await?;
     assert!(
         matches!(decided, DecisionOutcome::Done { .. }),
         "{decided:?}"
     );
     assert_eq!(
-        entities.purge_expired(of, 4_000, LIMIT).await?,
+        entities.purge_expired(records, 4_000, LIMIT).await?,
         0,
         "not old yet"
     );
     assert_eq!(
-        entities.count_expired(of, 4_001).await?,
+        entities.count_expired(records, 4_001).await?,
         count(1, Some(4_000), 1, 0)
     );
-    assert_eq!(entities.purge_expired(of, 4_001, LIMIT).await?, 1);
-    let left = entities
+    assert_eq!(entities.purge_expired(records, 4_001, LIMIT).await?, 1);
+    let remaining = entities
         .capacity_requests(CapacityRequestFilter::default(), None, LIMIT)
         .await?;
-    assert_eq!(left, []);
+    assert_eq!(remaining, []);
     Ok(())
 }
 
@@ -137,33 +137,33 @@ pub async fn delivered_notices_expire(ports: &Stores) -> Result<()> {
     let entities: &dyn EntityAdmin = &*ports.entities;
     apply(entities, &[Entity::Application(application(5, 1))]).await?;
     entities.authorize(5, 1, NOW_MS).await?;
-    let of = ExpiringRecords::CapacityNotices;
-    let found = entities.count_expired(of, i64::MAX).await?;
+    let records = ExpiringRecords::CapacityNotices;
+    let expiry = entities.count_expired(records, i64::MAX).await?;
     assert_eq!(
-        (found.total, found.expired, found.retained),
+        (expiry.total, expiry.expired, expiry.retained),
         (3, 0, 3),
         "they wait"
     );
     for claimed in entities.claim_notices(1_000, 2_000, LIMIT).await? {
-        let done = DeliveryOutcome {
+        let delivered = DeliveryOutcome {
             topic_at_ms: Some(1_500),
             is_done: true,
             ..DeliveryOutcome::default()
         };
-        entities.settle_notice(&claimed, &done).await?;
+        entities.settle_notice(&claimed, &delivered).await?;
     }
     assert_eq!(
-        entities.purge_expired(of, i64::MAX, LIMIT).await?,
+        entities.purge_expired(records, i64::MAX, LIMIT).await?,
         0,
         "of the capacity"
     );
     entities
-        .change_application(5, ApplicationChange::capacity(50), &me(), NOW_MS)
+        .change_application(5, ApplicationChange::capacity(50), &context(), NOW_MS)
         .await?;
-    let found = entities.count_expired(of, i64::MAX).await?;
-    assert_eq!((found.total, found.expired, found.retained), (3, 3, 0));
-    assert_eq!(entities.count_expired(of, i64::MIN).await?.expired, 0);
-    assert_eq!(entities.purge_expired(of, i64::MAX, LIMIT).await?, 3);
+    let expiry = entities.count_expired(records, i64::MAX).await?;
+    assert_eq!((expiry.total, expiry.expired, expiry.retained), (3, 3, 0));
+    assert_eq!(entities.count_expired(records, i64::MIN).await?.expired, 0);
+    assert_eq!(entities.purge_expired(records, i64::MAX, LIMIT).await?, 3);
     assert_eq!(entities.notices(None, None, LIMIT).await?, []);
     Ok(())
 }

@@ -14,7 +14,7 @@ use stores::entities::{AuthorizeOutcome, Notification, RevokeOutcome};
 
 use super::entities::pending;
 use super::entity_admin_model::{AdminModel, ApplicationState};
-use super::entity_calls::{Call, shifted};
+use super::entity_calls::{Call, shift_ids};
 use super::entity_rows::{
     AuthorizationRow, EffortRow, athlete, authorization, authorization_rows, effort_rows,
 };
@@ -36,18 +36,18 @@ struct Model {
     admin: AdminModel,
     outbox: BTreeMap<i64, (Source, Group)>,
     /// The largest number in the outbox so far.
-    last: i64,
+    last_id: i64,
 }
 
 type TouchedGroups = BTreeSet<(Source, Group)>;
 
 /// The columns of an athlete that views read: gender, year of birth, weight, and whether the
 /// athlete is deleted or disqualified.
-type SeenAthlete = (Option<&'static str>, Option<i64>, Option<f64>, (bool, bool));
+type AthleteColumns = (Option<&'static str>, Option<i64>, Option<f64>, (bool, bool));
 
 impl Model {
     /// Applies a row, or returns the column that rejects it.
-    fn take(&mut self, row: Entity, touched: &mut TouchedGroups) -> Option<&'static str> {
+    fn apply_row(&mut self, row: Entity, touched: &mut TouchedGroups) -> Option<&'static str> {
         match row {
             Entity::Effort(row) => {
                 if let Some(stored) = self.efforts.get(&row.id) {
@@ -106,7 +106,7 @@ impl Model {
     }
 
     /// Returns the columns that views read of each athlete with efforts.
-    fn seen(&self) -> BTreeMap<i64, SeenAthlete> {
+    fn read_columns(&self) -> BTreeMap<i64, AthleteColumns> {
         let unknown = athlete(0);
         let ids = self.efforts.values().map(|row| row.athlete_id);
         ids.chain(self.athletes.keys().copied())
@@ -120,14 +120,15 @@ impl Model {
     }
 
     fn effort_rows(&self) -> Vec<EffortRow> {
-        let seen = self.seen();
+        let athletes = self.read_columns();
         let mut rows: Vec<EffortRow> = self
             .efforts
             .values()
             .map(|row| {
-                let (gender, birth_year, weight_kg, flags) = seen[&row.athlete_id];
-                let at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
-                let date = at.in_tz(&row.tz).expect("a zone").date();
+                let (gender, birth_year, weight_kg, flags) = athletes[&row.athlete_id];
+                let started_at =
+                    jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
+                let date = started_at.in_tz(&row.tz).expect("a zone").date();
                 EffortRow {
                     id: row.id,
                     segment_id: row.segment_id,
@@ -175,12 +176,12 @@ impl Model {
 
     /// Recomputes the athletes connected to an application.
     fn connected(&self, application_id: i64) -> BTreeSet<i64> {
-        let of = |row: &&Authorization| {
+        let is_connected = |row: &&Authorization| {
             row.application_id == application_id
                 && row.revoked_at_us.is_none()
                 && !self.is_deleted(row.athlete_id)
         };
-        let rows = self.authorizations.values().filter(of);
+        let rows = self.authorizations.values().filter(is_connected);
         rows.map(|row| row.athlete_id).collect()
     }
 
@@ -198,18 +199,18 @@ impl Model {
     /// Returns an application as an administrator sees it, and its connected athletes.
     fn application(&self, id: i64) -> (ApplicationState, BTreeSet<i64>) {
         let connected = self.connected(id);
-        let seen = ApplicationState {
+        let state = ApplicationState {
             capacity: self.capacity(id),
             connected: connected.len(),
         };
-        (seen, connected)
+        (state, connected)
     }
 
     /// Checks the notifications against the touched groups and adds them to the outbox.
     fn record_notifications(&mut self, notifications: &[Notification], touched: &TouchedGroups) {
         for notification in notifications {
-            assert!(notification.id > self.last, "numbers increase");
-            self.last = notification.id;
+            assert!(notification.id > self.last_id, "numbers increase");
+            self.last_id = notification.id;
             self.outbox
                 .insert(notification.id, (notification.source, notification.group));
         }
@@ -244,9 +245,12 @@ pub async fn follows_the_model(
     let base = number * IDS;
     let mut model = Model::default();
     // Histories that share a store share its outbox.
-    let left = pending(entities, usize::MAX).await?;
-    let left: Vec<i64> = left.iter().map(|notification| notification.id).collect();
-    entities.remove_notifications(&left).await?;
+    let leftover = pending(entities, usize::MAX).await?;
+    let leftover: Vec<i64> = leftover
+        .iter()
+        .map(|notification| notification.id)
+        .collect();
+    entities.remove_notifications(&leftover).await?;
     for (now_ms, (index, call)) in (1000..).zip(calls.iter().enumerate()) {
         let before = [0, 1, 2].map(|id| model.application(base + id));
         run(entities, base, &mut model, call, now_ms).await?;
@@ -258,19 +262,19 @@ pub async fn follows_the_model(
                 Call::Apply(rows) => rows.as_slice(),
                 _ => &[],
             };
-            let live = lines.iter().filter_map(|row| match row {
+            let active = lines.iter().filter_map(|row| match row {
                 Entity::Authorization(row) if row.revoked_at_us.is_none() => Some(row),
                 _ => None,
             });
-            let live = live.filter(|row| row.application_id + base == id);
-            let peak: BTreeSet<i64> = live
+            let active = active.filter(|row| row.application_id + base == id);
+            let peak: BTreeSet<i64> = active
                 .map(|row| row.athlete_id + base)
                 .chain(connected)
                 .chain(connected_after)
                 .collect();
             let admin = &mut model.admin;
             admin
-                .notices(entities, id, before, after, peak.len())
+                .check_notices(entities, id, before, after, peak.len())
                 .await?;
         }
         if index % 3 == 0 || index + 1 == calls.len() {
@@ -289,7 +293,7 @@ async fn run(
 ) -> Result<()> {
     match call {
         Call::Apply(rows) => {
-            let rows = rows.iter().map(|row| shifted(row.clone(), base));
+            let rows = rows.iter().map(|row| shift_ids(row.clone(), base));
             apply(entities, model, rows.collect(), now_ms).await?;
         }
         Call::Authorize(key, member) => {
@@ -311,10 +315,12 @@ async fn run(
             let after = model.admin.change(entities, id, change, capacity, now_ms);
             after.await?;
         }
-        Call::Ask(key, asked) => {
-            let (id, asked) = (key + base, *asked);
+        Call::RequestCapacity(key, requested) => {
+            let (id, requested) = (key + base, *requested);
             let capacity = model.capacity(id);
-            let asking = model.admin.ask(entities, id, asked, capacity, now_ms);
+            let asking = model
+                .admin
+                .request_capacity(entities, id, requested, capacity, now_ms);
             asking.await?;
         }
         Call::Decide(nth, decision) => {
@@ -327,7 +333,7 @@ async fn run(
                 model.set_capacity(id, Some(after));
             }
         }
-        Call::Notified(count, oldest) => {
+        Call::RemoveNotifications(count, oldest) => {
             let ids = model.outbox.keys().copied();
             let ids: Vec<i64> = if *oldest {
                 ids.take(*count).collect()
@@ -348,29 +354,33 @@ async fn apply(
     now_ms: i64,
 ) -> Result<()> {
     let applied = entities.apply(&rows, now_ms).await?;
-    let before = model.seen();
+    let before = model.read_columns();
     let applications: Vec<_> = model.applications.values().cloned().collect();
     let mut touched = TouchedGroups::new();
     let mut rejected = Vec::new();
-    let given = rows.len();
+    let row_count = rows.len();
     for (index, row) in rows.into_iter().enumerate() {
-        rejected.extend(model.take(row, &mut touched).map(|column| (index, column)));
+        rejected.extend(
+            model
+                .apply_row(row, &mut touched)
+                .map(|column| (index, column)),
+        );
     }
     for before in applications {
         if let Some(after) = model.applications.get(&before.id) {
-            model.admin.line(&before, after);
+            model.admin.record_line(&before, after);
         }
     }
-    for (id, seen) in model.seen() {
-        let unknown = SeenAthlete::default();
+    for (id, columns) in model.read_columns() {
+        let unknown = AthleteColumns::default();
         let before = before.get(&id).unwrap_or(&unknown);
-        if before == &seen {
+        if before == &columns {
             continue;
         }
-        if before.3.0 != seen.3.0 {
-            let live = model.authorizations.values();
-            let live = live.filter(|row| row.athlete_id == id && row.revoked_at_us.is_none());
-            touched.extend(live.map(|row| {
+        if before.3.0 != columns.3.0 {
+            let active = model.authorizations.values();
+            let active = active.filter(|row| row.athlete_id == id && row.revoked_at_us.is_none());
+            touched.extend(active.map(|row| {
                 let group = Group {
                     key: row.application_id,
                     member: id,
@@ -397,7 +407,7 @@ async fn apply(
         "{:?}",
         applied.rejected
     );
-    assert_eq!(applied.accepted, (given - rejected.len()) as u64);
+    assert_eq!(applied.accepted, (row_count - rejected.len()) as u64);
     assert!(!applied.more_pending);
     model.record_notifications(&applied.notifications, &touched);
     Ok(())
@@ -413,7 +423,7 @@ async fn authorize(
     let connected = model.connected(key);
     let capacity = model.capacity(key);
     let is_enforced = model.admin.is_enforced(key);
-    let answer = entities.authorize(key, member, now_ms).await?;
+    let outcome = entities.authorize(key, member, now_ms).await?;
     let expected = match capacity {
         None => AuthorizeOutcome::UnknownApplication,
         Some(_) if model.is_deleted(member) => AuthorizeOutcome::AthleteDeleted,
@@ -425,8 +435,8 @@ async fn authorize(
             }
         }
         Some(_) => {
-            let AuthorizeOutcome::New { id, notification } = answer else {
-                panic!("there is room for {member} in {key}: {answer:?}");
+            let AuthorizeOutcome::New { id, notification } = outcome else {
+                panic!("there is room for {member} in {key}: {outcome:?}");
             };
             let row = Authorization {
                 created_at_us: now_ms * 1000,
@@ -438,7 +448,7 @@ async fn authorize(
             return Ok(());
         }
     };
-    assert_eq!(answer, expected, "{member} to {key}");
+    assert_eq!(outcome, expected, "{member} to {key}");
     Ok(())
 }
 
@@ -449,70 +459,71 @@ async fn revoke(
     member: i64,
     now_ms: i64,
 ) -> Result<()> {
-    let answer = entities.revoke(key, member, now_ms).await?;
+    let outcome = entities.revoke(key, member, now_ms).await?;
     if !model.applications.contains_key(&key) {
-        assert_eq!(answer, RevokeOutcome::UnknownApplication);
+        assert_eq!(outcome, RevokeOutcome::UnknownApplication);
         return Ok(());
     }
     // An authorization of a deleted athlete can be revoked too.
-    let mut was_live = false;
+    let mut was_active = false;
     for row in model.authorizations.values_mut() {
-        let is_meant = row.application_id == key && row.athlete_id == member;
-        if is_meant && row.revoked_at_us.is_none() {
+        let is_requested = row.application_id == key && row.athlete_id == member;
+        if is_requested && row.revoked_at_us.is_none() {
             row.revoked_at_us = Some(now_ms * 1000);
-            was_live = true;
+            was_active = true;
         }
     }
-    let RevokeOutcome::Done(notifications) = answer else {
+    let RevokeOutcome::Done(notifications) = outcome else {
         panic!("application {key} is known");
     };
     let touched = (Source::Authorizations, Group { key, member });
-    let touched: TouchedGroups = was_live.then_some(touched).into_iter().collect();
+    let touched: TouchedGroups = was_active.then_some(touched).into_iter().collect();
     model.record_notifications(notifications.as_slice(), &touched);
     Ok(())
 }
 
 async fn compare(entities: &dyn EntityAdmin, base: i64, model: &Model) -> Result<()> {
-    let mine = base..base + IDS;
+    let history_ids = base..base + IDS;
     let efforts = model.effort_rows();
     let authorizations = model.authorization_rows();
     for (keys, batch_rows) in [(None, 4), (Some(vec![base + 2, base, base + 9, base]), 2)] {
-        let is_asked = |key: i64| keys.as_ref().is_none_or(|keys| keys.contains(&key));
+        let is_requested = |key: i64| keys.as_ref().is_none_or(|keys| keys.contains(&key));
         let dump = entities
             .dump(Source::Efforts, keys.as_deref(), batch_rows)
             .await?;
-        let found: Vec<RecordBatch> = dump.try_collect().await?;
-        let mut found: Vec<EffortRow> = found.iter().flat_map(effort_rows).collect();
-        found.retain(|row| mine.contains(&row.segment_id));
+        let actual: Vec<RecordBatch> = dump.try_collect().await?;
+        let mut actual: Vec<EffortRow> = actual.iter().flat_map(effort_rows).collect();
+        actual.retain(|row| history_ids.contains(&row.segment_id));
         let mut expected = efforts.clone();
-        expected.retain(|row| is_asked(row.segment_id));
-        assert_eq!(found, expected, "efforts of {keys:?}");
+        expected.retain(|row| is_requested(row.segment_id));
+        assert_eq!(actual, expected, "efforts of {keys:?}");
 
         let dump = entities
             .dump(Source::Authorizations, keys.as_deref(), batch_rows)
             .await?;
-        let found: Vec<RecordBatch> = dump.try_collect().await?;
-        let mut found: Vec<AuthorizationRow> = found.iter().flat_map(authorization_rows).collect();
-        found.retain(|row| mine.contains(&row.application_id));
+        let actual: Vec<RecordBatch> = dump.try_collect().await?;
+        let mut actual: Vec<AuthorizationRow> =
+            actual.iter().flat_map(authorization_rows).collect();
+        actual.retain(|row| history_ids.contains(&row.application_id));
         let mut expected = authorizations.clone();
-        expected.retain(|row| is_asked(row.application_id));
-        assert_eq!(found, expected, "authorizations of {keys:?}");
+        expected.retain(|row| is_requested(row.application_id));
+        assert_eq!(actual, expected, "authorizations of {keys:?}");
     }
-    let asked: Vec<Group> = [(3, 4), (0, 0), (1, 1), (2, 2), (0, 3), (1, 1), (50, 60)]
+    let requested: Vec<Group> = [(3, 4), (0, 0), (1, 1), (2, 2), (0, 3), (1, 1), (50, 60)]
         .map(|(key, member)| Group {
             key: key + base,
             member: member + base,
         })
         .into();
-    let found = effort_rows(&entities.groups(Source::Efforts, &asked).await?);
-    let is_asked = |key: i64, member: i64| asked.contains(&Group { key, member });
+    let actual = effort_rows(&entities.groups(Source::Efforts, &requested).await?);
+    let is_requested = |key: i64, member: i64| requested.contains(&Group { key, member });
     let mut expected = efforts;
-    expected.retain(|row| is_asked(row.segment_id, row.athlete_id));
-    assert_eq!(found, expected, "groups of efforts");
-    let found = authorization_rows(&entities.groups(Source::Authorizations, &asked).await?);
+    expected.retain(|row| is_requested(row.segment_id, row.athlete_id));
+    assert_eq!(actual, expected, "groups of efforts");
+    let actual = authorization_rows(&entities.groups(Source::Authorizations, &requested).await?);
     let mut expected = authorizations;
-    expected.retain(|row| is_asked(row.application_id, row.athlete_id));
-    assert_eq!(found, expected, "groups of authorizations");
+    expected.retain(|row| is_requested(row.application_id, row.athlete_id));
+    assert_eq!(actual, expected, "groups of authorizations");
     compare_lists(entities, base, model).await
 }
 
@@ -537,13 +548,13 @@ async fn compare_lists(entities: &dyn EntityAdmin, base: i64, model: &Model) -> 
     listed.retain(|row| row.id < base + IDS);
     let expected: Vec<Application> = model.applications.values().cloned().collect();
     assert_eq!(listed, expected);
-    let after = entities.applications(Some(base), 1).await?;
-    let after = after.first().filter(|row| row.id < base + IDS);
-    assert_eq!(after, expected.iter().find(|row| row.id > base));
+    let next_page = entities.applications(Some(base), 1).await?;
+    let next_page = next_page.first().filter(|row| row.id < base + IDS);
+    assert_eq!(next_page, expected.iter().find(|row| row.id > base));
 
     for id in base..base + APPLICATIONS {
-        let (seen, _) = model.application(id);
-        model.admin.compare(entities, id, seen).await?;
+        let (state, _) = model.application(id);
+        model.admin.compare(entities, id, state).await?;
     }
     let pending = pending(entities, 100_000).await?;
     let expected: Vec<Notification> = model

@@ -6,17 +6,17 @@ use stores::{ErrorKind, Result, Stores};
 
 use super::entity_rows::{application, apply, athlete};
 
-async fn named(
+async fn read_sorted(
     names: &(impl Names + ?Sized),
-    of: NamedKind,
+    kind: NamedKind,
     ids: &[i64],
 ) -> Result<Vec<(i64, String)>> {
-    let found = names.read_names(of, ids).await?;
-    assert!(found.is_sorted_by(|a, b| a.0 < b.0), "{found:?}");
-    Ok(found)
+    let pairs = names.read_names(kind, ids).await?;
+    assert!(pairs.is_sorted_by(|a, b| a.0 < b.0), "{pairs:?}");
+    Ok(pairs)
 }
 
-fn called(of: &[(i64, &str)]) -> Vec<(i64, String)> {
+fn owned_names(of: &[(i64, &str)]) -> Vec<(i64, String)> {
     of.iter()
         .map(|(id, name)| (*id, (*name).to_owned()))
         .collect()
@@ -25,58 +25,64 @@ fn called(of: &[(i64, &str)]) -> Vec<(i64, String)> {
 /// Names can be set, found by kind and number, replaced and removed.
 pub async fn names_are_stored(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
-    for of in NamedKind::ALL {
-        assert_eq!(named(entities, of, &[1, 2]).await?, []);
-        assert_eq!(named(entities, of, &[]).await?, []);
+    for kind in NamedKind::ALL {
+        assert_eq!(read_sorted(entities, kind, &[1, 2]).await?, []);
+        assert_eq!(read_sorted(entities, kind, &[]).await?, []);
     }
-    let given = [
+    let names = [
         (i64::MAX, Some("Ä 🚲 'quoted\" \\ %_".to_owned())),
         (1, Some("one".to_owned())),
         (-1, None),
         (1, Some("One".to_owned())),
         (2, Some("x".repeat(500))),
     ];
-    entities.set_names(NamedKind::Track, &given).await?;
+    entities.set_names(NamedKind::Track, &names).await?;
     entities.set_names(NamedKind::Segment, &[]).await?;
-    let all = [2, i64::MAX, 1, -1, 1];
+    let ids = [2, i64::MAX, 1, -1, 1];
     let long = "x".repeat(500);
-    let expected = called(&[(1, "One"), (2, &long), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
-    assert_eq!(named(entities, NamedKind::Track, &all).await?, expected);
-    assert_eq!(named(entities, NamedKind::Owner, &all).await?, []);
+    let expected = owned_names(&[(1, "One"), (2, &long), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
+    assert_eq!(
+        read_sorted(entities, NamedKind::Track, &ids).await?,
+        expected
+    );
+    assert_eq!(read_sorted(entities, NamedKind::Owner, &ids).await?, []);
     let changed = [(1, None), (2, Some("two".to_owned())), (7, None)];
     entities.set_names(NamedKind::Track, &changed).await?;
-    let expected = called(&[(2, "two"), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
-    assert_eq!(named(entities, NamedKind::Track, &all).await?, expected);
+    let expected = owned_names(&[(2, "two"), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
+    assert_eq!(
+        read_sorted(entities, NamedKind::Track, &ids).await?,
+        expected
+    );
     Ok(())
 }
 
 /// Names are found by any part, ignoring case; names that begin with the text come first.
 pub async fn names_are_found(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
-    let given = [
+    let names = [
         "The Long Climb",
         "climb 100%",
         "climb 1000",
         "Étude",
         "o!k_a",
     ];
-    let given: Vec<_> = (1..).zip(given.map(|name| Some(name.to_owned()))).collect();
-    entities.set_names(NamedKind::Segment, &given).await?;
+    let names: Vec<_> = (1..).zip(names.map(|name| Some(name.to_owned()))).collect();
+    entities.set_names(NamedKind::Segment, &names).await?;
     entities
         .set_names(NamedKind::Track, &[(9, Some("climb".to_owned()))])
         .await?;
-    let found = async |text: &str, limit| {
-        let found = entities.find_names(NamedKind::Segment, text, limit).await;
-        found.map(|found| found.into_iter().map(|(id, _)| id).collect::<Vec<i64>>())
+    let find_ids = async |text: &str, limit| {
+        let pairs = entities.find_names(NamedKind::Segment, text, limit).await;
+        pairs.map(|pairs| pairs.into_iter().map(|(id, _)| id).collect::<Vec<i64>>())
     };
-    assert_eq!(found("CLIMB", 10).await?, [2, 3, 1]);
-    assert_eq!(found("climb", 1).await?, [2]);
-    assert_eq!(found("long c", 10).await?, [1]);
-    assert_eq!(found("100%", 10).await?, [2]);
-    assert_eq!(found("!k_", 10).await?, [5]);
-    assert_eq!(found("Étude", 10).await?, [4]);
-    for nothing in ["'; --", "climb\0", "\0"] {
-        assert_eq!(found(nothing, 10).await?, Vec::<i64>::new());
+    assert_eq!(find_ids("CLIMB", 10).await?, [2, 3, 1]);
+    assert_eq!(find_ids("climb", 1).await?, [2]);
+    assert_eq!(find_ids("long c", 10).await?, [1]);
+    assert_eq!(find_ids("100%", 10).await?, [2]);
+    assert_eq!(find_ids("!k_", 10).await?, [5]);
+    assert_eq!(find_ids("Étude", 10).await?, [4]);
+    for text in ["'; --", "climb\0", "\0"] {
+        assert_eq!(find_ids(text, 10).await?, Vec::<i64>::new());
     }
     let person = |id: i64, name: &str, is_deleted: bool| {
         Entity::Athlete(Athlete {
@@ -93,13 +99,13 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
     apply(entities, &rows).await?;
     assert_eq!(
         entities.find_names(NamedKind::Athlete, "lee", 9).await?,
-        called(&[(1, "Ann Lee")])
+        owned_names(&[(1, "Ann Lee")])
     );
     assert_eq!(
         entities
             .find_names(NamedKind::Application, "rid", 9)
             .await?,
-        called(&[(1, "Ride")])
+        owned_names(&[(1, "Ride")])
     );
     Ok(())
 }
@@ -108,11 +114,11 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
 pub async fn many_names_are_stored(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
     let ids: Vec<i64> = (0..1_500).collect();
-    let given: Vec<_> = ids.iter().map(|id| (*id, Some(format!("n{id}")))).collect();
-    entities.set_names(NamedKind::Owner, &given).await?;
-    let found = named(entities, NamedKind::Owner, &ids).await?;
-    assert_eq!(found.len(), ids.len());
-    assert!(found.iter().all(|(id, name)| *name == format!("n{id}")));
+    let names: Vec<_> = ids.iter().map(|id| (*id, Some(format!("n{id}")))).collect();
+    entities.set_names(NamedKind::Owner, &names).await?;
+    let actual = read_sorted(entities, NamedKind::Owner, &ids).await?;
+    assert_eq!(actual.len(), ids.len());
+    assert!(actual.iter().all(|(id, name)| *name == format!("n{id}")));
     Ok(())
 }
 
@@ -134,15 +140,15 @@ pub async fn entity_names_come_from_rows(ports: &Stores) -> Result<()> {
     ];
     apply(entities, &rows).await?;
     assert_eq!(
-        named(entities, NamedKind::Athlete, &[1, 2, 3, 4]).await?,
-        called(&[(1, "Ann")])
+        read_sorted(entities, NamedKind::Athlete, &[1, 2, 3, 4]).await?,
+        owned_names(&[(1, "Ann")])
     );
     assert_eq!(
-        named(entities, NamedKind::Application, &[1, 2]).await?,
-        called(&[(1, "Ride")])
+        read_sorted(entities, NamedKind::Application, &[1, 2]).await?,
+        owned_names(&[(1, "Ride")])
     );
-    for of in [NamedKind::Athlete, NamedKind::Application] {
-        let refused = entities.set_names(of, &[(1, Some("x".to_owned()))]).await;
+    for kind in [NamedKind::Athlete, NamedKind::Application] {
+        let refused = entities.set_names(kind, &[(1, Some("x".to_owned()))]).await;
         assert_eq!(
             refused.expect_err("they have rows").kind(),
             ErrorKind::Reject

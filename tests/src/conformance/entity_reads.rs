@@ -24,30 +24,35 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
         1 => (9, 3),
         _ => (id % 101, id % 13),
     };
-    let mut all: Vec<Entity> = Vec::new();
+    let mut all_rows: Vec<Entity> = Vec::new();
     for id in (0..4000).rev() {
         let (key, member) = rows(id);
-        all.push(Entity::Effort(effort(id, key, member)));
-        all.push(Entity::Authorization(authorization(id, key, member)));
+        all_rows.push(Entity::Effort(effort(id, key, member)));
+        all_rows.push(Entity::Authorization(authorization(id, key, member)));
     }
-    entities.apply(&all, NOW_MS).await?;
+    entities.apply(&all_rows, NOW_MS).await?;
     let mut expected: Vec<(i64, i64, i64)> =
         (0..4000).map(|id| (rows(id).0, rows(id).1, id)).collect();
     expected.sort_unstable();
-    let every: Vec<i64> = (-3..10_000).rev().collect();
-    let some = [9, 1000, 5, 9, -4, 77, 0];
+    let all_keys: Vec<i64> = (-3..10_000).rev().collect();
+    let some_keys = [9, 1000, 5, 9, -4, 77, 0];
     for source in [Source::Efforts, Source::Authorizations] {
         for batch_rows in [0, 1, 7, 1000, 4096, usize::MAX] {
-            for keys in [None, Some(&every[..]), Some(&some[..]), Some(&some[..1])] {
+            for keys in [
+                None,
+                Some(&all_keys[..]),
+                Some(&some_keys[..]),
+                Some(&some_keys[..1]),
+            ] {
                 // Batches of one row are slow.
                 if batch_rows < 7 && keys.is_none_or(|keys| keys.len() > 1) {
                     continue;
                 }
                 let mut expected = expected.clone();
                 expected.retain(|row| keys.is_none_or(|keys| keys.contains(&row.0)));
-                let found = batches(entities, source, keys, batch_rows).await?;
-                let found: Vec<(i64, i64, i64)> = found.iter().flat_map(places).collect();
-                assert!(found == expected, "{source}, {batch_rows} rows a batch");
+                let actual = batches(entities, source, keys, batch_rows).await?;
+                let actual: Vec<(i64, i64, i64)> = actual.iter().flat_map(row_ids).collect();
+                assert!(actual == expected, "{source}, {batch_rows} rows a batch");
             }
         }
     }
@@ -58,7 +63,7 @@ pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
         Some(10)
     );
     drop(dump);
-    entities.apply(&all[..1], NOW_MS).await?;
+    entities.apply(&all_rows[..1], NOW_MS).await?;
     Ok(())
 }
 
@@ -69,20 +74,20 @@ pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
         .map(|id| Entity::Effort(effort(id, id % 97, id % 89)))
         .collect();
     apply(entities, &rows).await?;
-    let mut asked: Vec<Group> = (0..9000)
+    let mut requested: Vec<Group> = (0..9000)
         .rev()
         .filter(|id| id % 3 > 0)
         .map(|id| group(id % 97, id % 89))
         .collect();
-    asked.extend([group(96, 1000), group(-5, 3), asked[0]]);
-    let wanted: BTreeSet<Group> = asked.iter().copied().collect();
-    let found = entities.groups(Source::Efforts, &asked).await?;
+    requested.extend([group(96, 1000), group(-5, 3), requested[0]]);
+    let requested_set: BTreeSet<Group> = requested.iter().copied().collect();
+    let batch = entities.groups(Source::Efforts, &requested).await?;
     let mut expected: Vec<(i64, i64, i64)> = (0..9000)
         .map(|id| (id % 97, id % 89, id))
-        .filter(|(key, member, _)| wanted.contains(&group(*key, *member)))
+        .filter(|(key, member, _)| requested_set.contains(&group(*key, *member)))
         .collect();
     expected.sort_unstable();
-    assert!(places(&found) == expected);
+    assert!(row_ids(&batch) == expected);
     Ok(())
 }
 
@@ -113,48 +118,48 @@ pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
     for rows in rows.chunks(20_000) {
         entities.apply(rows, NOW_MS).await?;
     }
-    let asked: Vec<Group> = sizes.map(|(member, _)| group(4, member)).into();
+    let requested: Vec<Group> = sizes.map(|(member, _)| group(4, member)).into();
     for rows_max in [0, 1, 3, 6, 7, 8, 70_006, 70_007, 70_011, 70_012, usize::MAX] {
-        let mut from = 0;
-        while from < asked.len() {
+        let mut start = 0;
+        while start < requested.len() {
             let first = entities
-                .first_groups(Source::Efforts, &asked[from..], rows_max)
+                .first_groups(Source::Efforts, &requested[start..], rows_max)
                 .await?;
             assert!(first.groups > 0, "it continues");
-            let answered = &sizes[from..from + first.groups];
-            let mut expected: Vec<(i64, i64, i64)> = answered
+            let returned = &sizes[start..start + first.groups];
+            let mut expected: Vec<(i64, i64, i64)> = returned
                 .iter()
                 .flat_map(|(member, size)| (0..*size).map(|n| (4, *member, n * 10 + *member)))
                 .collect();
             expected.sort_unstable();
-            assert!(places(&first.rows) == expected, "{rows_max} from {from}");
-            let drops_earlier_root = answered[1..].iter().all(|(_, size)| *size == 0);
+            assert!(row_ids(&first.rows) == expected, "{rows_max} from {start}");
+            let is_one_group = returned[1..].iter().all(|(_, size)| *size == 0);
             assert!(
-                expected.len() <= rows_max || drops_earlier_root,
-                "{rows_max} from {from}"
+                expected.len() <= rows_max || is_one_group,
+                "{rows_max} from {start}"
             );
-            from += first.groups;
-            if let Some((_, size)) = sizes.get(from)
+            start += first.groups;
+            if let Some((_, size)) = sizes.get(start)
                 && rows_max < 10
             {
                 let next = usize::try_from(*size).unwrap_or(usize::MAX);
-                assert!(expected.len() + next > rows_max, "{rows_max} from {from}");
+                assert!(expected.len() + next > rows_max, "{rows_max} from {start}");
             }
         }
     }
     let first = entities
-        .first_groups(Source::Authorizations, &asked, 7)
+        .first_groups(Source::Authorizations, &requested, 7)
         .await?;
     assert_eq!((first.groups, first.rows.num_rows()), (3, 7));
-    let all = entities.groups(Source::Efforts, &asked).await?;
-    assert_eq!(all.num_rows(), 70_012);
+    let batch = entities.groups(Source::Efforts, &requested).await?;
+    assert_eq!(batch.num_rows(), 70_012);
     let none = entities.first_groups(Source::Efforts, &[], 5).await?;
     assert_eq!((none.groups, none.rows.num_rows()), (0, 0));
     Ok(())
 }
 
 /// Returns key, member and id of the rows of either source.
-fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
+fn row_ids(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
     if Some(batch.schema()) == schema(Source::Efforts) {
         let rows = effort_rows(batch).into_iter();
         return rows
@@ -167,35 +172,39 @@ fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
 }
 
 /// One process sees the changes of another.
-pub async fn changes_are_visible_to_other_processes(one: &Stores, other: &Stores) -> Result<()> {
-    let (one, other) = (&*one.entities, &*other.entities);
+pub async fn changes_are_visible_to_other_processes(
+    ports: &Stores,
+    other_ports: &Stores,
+) -> Result<()> {
+    let (ports, other_ports) = (&*ports.entities, &*other_ports.entities);
     for round in 0..10 {
-        let (from, to) = if round % 2 == 0 {
-            (one, other)
+        let (writer, reader) = if round % 2 == 0 {
+            (ports, other_ports)
         } else {
-            (other, one)
+            (other_ports, ports)
         };
         let mut row = effort(1, 2, 3);
         row.elapsed_time_s = 100 + round;
         let applied = apply(
-            from,
+            writer,
             &[
                 Entity::Effort(row),
                 Entity::Application(application(4, round)),
             ],
         )
         .await?;
-        assert_eq!(efforts(to, 10).await?[0].elapsed_time_s, 100 + round);
-        let group = to.groups(Source::Efforts, &[group(2, 3)]).await?;
+        assert_eq!(efforts(reader, 10).await?[0].elapsed_time_s, 100 + round);
+        let group = reader.groups(Source::Efforts, &[group(2, 3)]).await?;
         assert_eq!(effort_rows(&group)[0].elapsed_time_s, 100 + round);
-        assert_eq!(to.application(4).await?, Some(application(4, round)));
-        let pending = to
+        assert_eq!(reader.application(4).await?, Some(application(4, round)));
+        let pending = reader
             .pending_notifications(Source::Efforts, i64::MAX, 10)
             .await?;
         assert_eq!(pending, applied.notifications);
-        to.remove_notifications(&[pending[0].id]).await?;
+        reader.remove_notifications(&[pending[0].id]).await?;
         assert_eq!(
-            from.pending_notifications(Source::Efforts, i64::MAX, 10)
+            writer
+                .pending_notifications(Source::Efforts, i64::MAX, 10)
                 .await?,
             []
         );
@@ -205,10 +214,10 @@ pub async fn changes_are_visible_to_other_processes(one: &Stores, other: &Stores
 
 /// Dumps and groups are consistent snapshots despite concurrent writes. A dump shows the state at
 /// its start.
-pub async fn reads_are_snapshots(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn reads_are_snapshots(ports: &Stores, other_ports: &Stores) -> Result<()> {
     const ROWS: i64 = 300;
     const ROUNDS: i64 = 60;
-    let all_at = |elapsed_time_s: i64| -> Vec<Entity> {
+    let rows_with_time = |elapsed_time_s: i64| -> Vec<Entity> {
         let row = |id| {
             let mut row = effort(id, id % 5, id % 7);
             row.elapsed_time_s = elapsed_time_s;
@@ -216,13 +225,13 @@ pub async fn reads_are_snapshots(one: &Stores, other: &Stores) -> Result<()> {
         };
         (0..ROWS).map(row).collect()
     };
-    apply(&*one.entities, &all_at(1)).await?;
-    let early = other.entities.dump(Source::Efforts, None, 7).await?;
-    let writer = Arc::clone(&one.entities);
+    apply(&*ports.entities, &rows_with_time(1)).await?;
+    let early = other_ports.entities.dump(Source::Efforts, None, 7).await?;
+    let writer = Arc::clone(&ports.entities);
     let mut writing = tokio::task::JoinSet::new();
     writing.spawn(async move {
         for round in 2..ROUNDS {
-            writer.apply(&all_at(round), NOW_MS).await?;
+            writer.apply(&rows_with_time(round), NOW_MS).await?;
         }
         Result::Ok(())
     });
@@ -230,7 +239,7 @@ pub async fn reads_are_snapshots(one: &Stores, other: &Stores) -> Result<()> {
         .flat_map(|key| (0..7).map(move |member| group(key, member)))
         .collect();
     let keys: Vec<i64> = (0..5).collect();
-    let of_one_moment = |rows: &[EffortRow]| {
+    let read_single_time = |rows: &[EffortRow]| {
         assert_eq!(rows.len(), usize::try_from(ROWS).unwrap_or_default());
         let times: BTreeSet<i64> = rows.iter().map(|row| row.elapsed_time_s).collect();
         assert_eq!(times.len(), 1, "{times:?}");
@@ -238,19 +247,22 @@ pub async fn reads_are_snapshots(one: &Stores, other: &Stores) -> Result<()> {
     };
     let mut last = 0;
     while last + 1 < ROUNDS {
-        let found = batches(&*other.entities, Source::Efforts, Some(&keys), 11).await?;
-        let found: Vec<EffortRow> = found.iter().flat_map(effort_rows).collect();
-        let now = of_one_moment(&found);
-        assert!(now >= last, "{now} after {last}");
-        let found = other.entities.groups(Source::Efforts, &groups).await?;
-        last = of_one_moment(&effort_rows(&found));
-        assert!(last >= now, "{last} after {now}");
+        let actual = batches(&*other_ports.entities, Source::Efforts, Some(&keys), 11).await?;
+        let actual: Vec<EffortRow> = actual.iter().flat_map(effort_rows).collect();
+        let time = read_single_time(&actual);
+        assert!(time >= last, "{time} after {last}");
+        let actual = other_ports
+            .entities
+            .groups(Source::Efforts, &groups)
+            .await?;
+        last = read_single_time(&effort_rows(&actual));
+        assert!(last >= time, "{last} after {time}");
     }
-    while let Some(done) = writing.join_next().await {
-        done.expect("it ends")?;
+    while let Some(outcome) = writing.join_next().await {
+        outcome.expect("it ends")?;
     }
     let early: Vec<RecordBatch> = early.try_collect().await?;
     let early: Vec<EffortRow> = early.iter().flat_map(effort_rows).collect();
-    assert_eq!(of_one_moment(&early), 1, "its start time");
+    assert_eq!(read_single_time(&early), 1, "its start time");
     Ok(())
 }

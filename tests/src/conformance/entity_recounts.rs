@@ -33,13 +33,15 @@ const fn countable(
 }
 
 fn numbers(recounts: &[Recount]) -> Vec<(i64, RecordedCount)> {
-    let number = |one: &Recount| (one.application_id, one.counted);
+    let number = |recount: &Recount| (recount.application_id, recount.counted);
     recounts.iter().map(number).collect()
 }
 
 async fn recorded(entities: &dyn EntityAdmin, id: i64) -> Result<Option<RecordedCount>> {
-    let found = entities.counted_applications(&[id]).await?;
-    Ok(found.first().and_then(|found| found.recorded))
+    let applications = entities.counted_applications(&[id]).await?;
+    Ok(applications
+        .first()
+        .and_then(|application| application.recorded))
 }
 
 /// Each athlete counts once, however many authorizations are active. Nothing is recorded before a
@@ -61,11 +63,14 @@ pub async fn athletes_are_recounted(ports: &Stores) -> Result<()> {
         revoked,
     ];
     apply(entities, &rows.map(Entity::Authorization)).await?;
-    let all = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| countable(id, capacity, None));
-    assert_eq!(entities.counted_applications_after(None, LIMIT).await?, all);
+    let applications = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| countable(id, capacity, None));
+    assert_eq!(
+        entities.counted_applications_after(None, LIMIT).await?,
+        applications
+    );
     assert_eq!(
         entities.counted_applications_after(Some(3), 1).await?,
-        all[1..2]
+        applications[1..2]
     );
     assert_eq!(
         entities
@@ -75,26 +80,30 @@ pub async fn athletes_are_recounted(ports: &Stores) -> Result<()> {
     );
     assert_eq!(
         entities.counted_applications(&[8, 9, 3, 8]).await?,
-        [all[0], all[2]]
+        [applications[0], applications[2]]
     );
 
-    let made = entities.recount(&[8, 5, 3, 5], NOW_MS).await?;
+    let recounts = entities.recount(&[8, 5, 3, 5], NOW_MS).await?;
     let expected = [(3, 0), (5, 2), (8, 1)].map(|(id, count)| (id, counted(count, NOW_MS)));
-    assert_eq!(numbers(&made), expected);
+    assert_eq!(numbers(&recounts), expected);
     assert_eq!(
         entities.counted_applications_after(None, LIMIT).await?,
-        all,
+        applications,
         "not yet"
     );
-    entities.record_recounts(&made).await?;
+    entities.record_recounts(&recounts).await?;
     assert_eq!(recorded(entities, 5).await?, Some(counted(2, NOW_MS)));
     assert_eq!(recorded(entities, 3).await?, Some(counted(0, NOW_MS)));
 
     entities.revoke(5, 10, NOW_MS).await?;
-    let made = entities.recount(&[5], NOW_MS - 1).await?;
-    entities.record_recounts(&made).await?;
-    let now = counted(1, NOW_MS - 1);
-    assert_eq!(recorded(entities, 5).await?, Some(now), "for any clock");
+    let recounts = entities.recount(&[5], NOW_MS - 1).await?;
+    entities.record_recounts(&recounts).await?;
+    let expected = counted(1, NOW_MS - 1);
+    assert_eq!(
+        recorded(entities, 5).await?,
+        Some(expected),
+        "for any clock"
+    );
     assert_eq!(entities.recount(&[], NOW_MS).await?, []);
     entities.record_recounts(&[]).await
 }
@@ -138,12 +147,12 @@ pub async fn concurrent_recounts_are_correct(ports: &Stores, other: &Stores) -> 
         for step in 0..15 {
             let first = i64::try_from(seed).unwrap_or_default() * 1_000;
             let id = first + rng.random_range(0..20);
-            let (at, athlete) = (rng.random_range(0..3), rng.random_range(0..6));
+            let (index, athlete) = (rng.random_range(0..3), rng.random_range(0..6));
             let revoked = rng.random_bool(0.3).then_some(5);
-            let kept = rows
+            let existing = rows
                 .get(&id)
                 .map(|row| (row.application_id, row.athlete_id));
-            let (application, athlete) = kept.unwrap_or((APPLICATIONS[at], athlete));
+            let (application, athlete) = existing.unwrap_or((APPLICATIONS[index], athlete));
             let row = Authorization {
                 revoked_at_us: revoked,
                 version: step,
@@ -151,23 +160,23 @@ pub async fn concurrent_recounts_are_correct(ports: &Stores, other: &Stores) -> 
             };
             rows.insert(id, row.clone());
             apply(entities, &[Entity::Authorization(row)]).await?;
-            let made = entities.recount(&[application], NOW_MS).await?;
-            entities.record_recounts(&made).await?;
+            let recounts = entities.recount(&[application], NOW_MS).await?;
+            entities.record_recounts(&recounts).await?;
         }
         Ok(rows.into_values().collect())
     };
-    let (one, two) = tokio::join!(work(&*ports.entities, 1), work(&*other.entities, 2));
+    let (first, second) = tokio::join!(work(&*ports.entities, 1), work(&*other.entities, 2));
     let mut athletes: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
-    for row in one?.into_iter().chain(two?) {
+    for row in first?.into_iter().chain(second?) {
         let athletes = athletes.entry(row.application_id).or_default();
         if row.revoked_at_us.is_none() {
             athletes.insert(row.athlete_id);
         }
     }
     for (id, athletes) in athletes {
-        let found = recorded(&*ports.entities, id).await?;
-        let found = found.map(|found| found.connected);
-        assert_eq!(found, Some(athletes.len() as u64), "application {id}");
+        let actual = recorded(&*ports.entities, id).await?;
+        let actual = actual.map(|count| count.connected);
+        assert_eq!(actual, Some(athletes.len() as u64), "application {id}");
     }
     Ok(())
 }

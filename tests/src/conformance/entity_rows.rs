@@ -178,8 +178,8 @@ pub fn effort_rows(batch: &RecordBatch) -> Vec<EffortRow> {
             column.is_valid(row).then(text)
         },
         birth_year: {
-            let is_there = column(batch, "birth_year").is_valid(row);
-            is_there.then(|| integer(batch, "birth_year", row))
+            let is_present = column(batch, "birth_year").is_valid(row);
+            is_present.then(|| integer(batch, "birth_year", row))
         },
         weight_kg: {
             let column = column(batch, "weight_kg");

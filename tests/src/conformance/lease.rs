@@ -10,32 +10,46 @@ const DROP_RELEASE_MAX: Duration = Duration::from_secs(60);
 
 /// A lease has one holder at a time, and other processes learn who holds it. It is free after its
 /// release, or soon after it was dropped. Names are independent.
-pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
-    let held = one.leases.acquire("batch-plays", "batch 17").await?;
-    let held = held.expect("the lease is free");
-    let refusal = other.leases.acquire("batch-plays", "batch 18").await?;
+pub async fn one_holder_at_a_time(ports: &Stores, other_ports: &Stores) -> Result<()> {
+    let lease = ports.leases.acquire("batch-plays", "batch 17").await?;
+    let lease = lease.expect("the lease is free");
+    let refusal = other_ports
+        .leases
+        .acquire("batch-plays", "batch 18")
+        .await?;
     assert_held_by(refusal, "batch 17");
-    let refusal = one.leases.acquire("batch-plays", "batch 19").await?;
+    let refusal = ports.leases.acquire("batch-plays", "batch 19").await?;
     assert_held_by(refusal, "batch 17");
-    let another = other.leases.acquire("archive-plays", "archive 3").await?;
-    let another = another.expect("another name is another lease");
-    assert!(!held.lost().is_cancelled());
-    held.release().await;
-    let next = other.leases.acquire("batch-plays", "20").await?;
+    for stores in [ports, other_ports] {
+        let holder = stores.leases.holder("batch-plays").await?;
+        assert!(holder.is_some_and(|holder| holder.starts_with("batch 17")));
+        assert_eq!(stores.leases.holder("batch-efforts").await?, None);
+    }
+    let other_lease = other_ports
+        .leases
+        .acquire("archive-plays", "archive 3")
+        .await?;
+    let other_lease = other_lease.expect("another name is another lease");
+    assert!(!lease.lost().is_cancelled());
+    lease.release().await;
+    for stores in [ports, other_ports] {
+        assert_eq!(stores.leases.holder("batch-plays").await?, None);
+    }
+    let next = other_ports.leases.acquire("batch-plays", "20").await?;
     let next = next.expect("it was let go");
-    let refusal = one.leases.acquire("batch-plays", "batch 21").await?;
+    let refusal = ports.leases.acquire("batch-plays", "batch 21").await?;
     assert_held_by(refusal, "20");
     drop(next);
     let begun = Instant::now();
     loop {
-        if let Ok(held) = one.leases.acquire("batch-plays", "batch 22").await? {
-            held.release().await;
+        if let Ok(lease) = ports.leases.acquire("batch-plays", "batch 22").await? {
+            lease.release().await;
             break;
         }
         assert!(begun.elapsed() < DROP_RELEASE_MAX, "it was dropped");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    another.release().await;
+    other_lease.release().await;
     Ok(())
 }
 
@@ -56,6 +70,7 @@ pub async fn invalid_names_are_refused(ports: &Stores) -> Result<()> {
             ports.leases.acquire(name, "somebody").await.is_err(),
             "{name:?}"
         );
+        assert!(ports.leases.holder(name).await.is_err(), "{name:?}");
     }
     Ok(())
 }

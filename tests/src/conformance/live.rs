@@ -19,10 +19,10 @@ fn cut(next_offset: i64) -> Cut {
 
 /// Rebuilds a partition state that begins at offset 0 in epoch 1, and returns its checkpoint.
 async fn rebuild(live: &dyn LiveWrite, partition: u32) -> Result<Checkpoint> {
-    let done = live
+    let outcome = live
         .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
         .await?;
-    assert_eq!(done, Ok(()), "the state did not exist");
+    assert_eq!(outcome, Ok(()), "the state did not exist");
     Ok(Checkpoint {
         generation: 1,
         next_offset: 0,
@@ -52,23 +52,23 @@ fn query(group: &str, ranges: &[(&str, Option<&str>)], partition: Option<u32>) -
     }
 }
 
-fn found(parts: &LiveDeltas) -> Vec<(u32, u64, String, i64)> {
-    let rows = bytes(&parts.rows)
+fn sorted_rows(deltas: &LiveDeltas) -> Vec<(u32, u64, String, i64)> {
+    let rows = bytes(&deltas.rows)
         .into_iter()
         .map(|row| String::from_utf8_lossy(&row).into_owned());
-    let mut found: Vec<_> = rows
+    let mut tuples: Vec<_> = rows
         .enumerate()
         .map(|(n, row)| {
             (
-                parts.partitions.value(n),
-                parts.epochs.value(n),
+                deltas.partitions.value(n),
+                deltas.epochs.value(n),
                 row,
-                parts.counts.value(n),
+                deltas.counts.value(n),
             )
         })
         .collect();
-    found.sort();
-    found
+    tuples.sort();
+    tuples
 }
 
 /// A missing partition state can only be rebuilt, and has no rows.
@@ -79,10 +79,10 @@ pub async fn a_missing_state_rejects_writes(ports: &Stores) -> Result<()> {
         next_offset: 0,
         epoch: 1,
     };
-    let some = deltas(VIEW, &[("g", "r", 1)]);
+    let batch = deltas(VIEW, &[("g", "r", 1)]);
     let missing = CheckpointMismatch { actual: None };
     assert_eq!(
-        live.apply(state_id(0), checkpoint, cut(9), &VIEWS, &vec![some].into())
+        live.apply(state_id(0), checkpoint, cut(9), &VIEWS, &vec![batch].into())
             .await?,
         Err(missing)
     );
@@ -96,11 +96,11 @@ pub async fn a_missing_state_rejects_writes(ports: &Stores) -> Result<()> {
     );
     assert!(!live.prune_through(state_id(0), 1, cut(0)).await?);
     assert_eq!(live.collect_garbage(state_id(0), 10).await?, 0);
-    let answer = live
+    let snapshot = live
         .read_deltas(Source::Plays, 2, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(answer.partition_states, [None, None]);
-    assert!(found(&answer.deltas[0]).is_empty());
+    assert_eq!(snapshot.partition_states, [None, None]);
+    assert!(sorted_rows(&snapshot.deltas[0]).is_empty());
     let page = live
         .collect_deltas(state_id(0), VIEW, (0, 9), None, 10)
         .await?;
@@ -120,16 +120,16 @@ pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
         ("g", "c", 4),
         ("g", "d", 5),
     ];
-    let around = [("f", "b", 6), ("g0", "b", 7), ("", "b", 8)];
-    let mine = deltas(VIEW, &[&rows[..], &around[..]].concat());
-    let others = deltas(OTHER_VIEW, &[("g", "b", 9)]);
+    let neighbors = [("f", "b", 6), ("g0", "b", 7), ("", "b", 8)];
+    let batch = deltas(VIEW, &[&rows[..], &neighbors[..]].concat());
+    let other_batch = deltas(OTHER_VIEW, &[("g", "b", 9)]);
     assert_eq!(
         live.apply(
             state_id(0),
             checkpoint,
             cut(9),
             &VIEWS,
-            &vec![mine, others].into()
+            &vec![batch, other_batch].into()
         )
         .await?,
         Ok(())
@@ -147,9 +147,12 @@ pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
         .iter()
         .map(|(ranges, _)| query("g", ranges, None))
         .collect();
-    let answer = live.read_deltas(Source::Plays, 1, &queries).await?;
-    for ((ranges, expected), parts) in cases.iter().zip(&answer.deltas) {
-        let counts: Vec<i64> = found(parts).into_iter().map(|part| part.3).collect();
+    let snapshot = live.read_deltas(Source::Plays, 1, &queries).await?;
+    for ((ranges, expected), group_deltas) in cases.iter().zip(&snapshot.deltas) {
+        let counts: Vec<i64> = sorted_rows(group_deltas)
+            .into_iter()
+            .map(|part| part.3)
+            .collect();
         assert_eq!(counts, *expected, "{ranges:?}");
     }
     Ok(())
@@ -160,27 +163,27 @@ pub async fn queries_select_partitions(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..3 {
         let checkpoint = rebuild(live, partition).await?;
-        let one = deltas(VIEW, &[("g", "r", 10 + i64::from(partition))]);
+        let batch = deltas(VIEW, &[("g", "r", 10 + i64::from(partition))]);
         assert_eq!(
             live.apply(
                 state_id(partition),
                 checkpoint,
                 cut(1),
                 &VIEWS,
-                &vec![one].into()
+                &vec![batch].into()
             )
             .await?,
             Ok(())
         );
     }
     let queries = [None, Some(1), Some(2)].map(|partition| query("g", &[("", None)], partition));
-    let answer = live.read_deltas(Source::Plays, 2, &queries).await?;
-    assert_eq!(answer.partition_states.len(), 2);
+    let snapshot = live.read_deltas(Source::Plays, 2, &queries).await?;
+    assert_eq!(snapshot.partition_states.len(), 2);
     let row = |partition: u32| (partition, 1, "r".to_owned(), 10 + i64::from(partition));
-    assert_eq!(found(&answer.deltas[0]), [row(0), row(1)]);
-    assert_eq!(found(&answer.deltas[1]), [row(1)]);
+    assert_eq!(sorted_rows(&snapshot.deltas[0]), [row(0), row(1)]);
+    assert_eq!(sorted_rows(&snapshot.deltas[1]), [row(1)]);
     assert_eq!(
-        found(&answer.deltas[2]),
+        sorted_rows(&snapshot.deltas[2]),
         [],
         "a partition that was not requested has no deltas"
     );
@@ -231,20 +234,29 @@ pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
         assert!(refused.is_err(), "{row} {delta}");
     }
     for group in ["a", "z"] {
-        let answer = live
+        let snapshot = live
             .read_deltas(Source::Plays, 1, &[query(group, &[("", None)], None)])
             .await?;
-        assert_eq!(found(&answer.deltas[0]), []);
+        assert_eq!(sorted_rows(&snapshot.deltas[0]), []);
     }
     let after = live
         .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
     assert_eq!(after.partition_states, before.partition_states);
-    assert_eq!(found(&after.deltas[0]), found(&before.deltas[0]));
-    let back = deltas(VIEW, &[("g", "up", -1), ("g", "down", 1)]);
     assert_eq!(
-        live.apply(state_id(0), checkpoint, cut(6), &VIEWS, &vec![back].into())
-            .await?,
+        sorted_rows(&after.deltas[0]),
+        sorted_rows(&before.deltas[0])
+    );
+    let reversal = deltas(VIEW, &[("g", "up", -1), ("g", "down", 1)]);
+    assert_eq!(
+        live.apply(
+            state_id(0),
+            checkpoint,
+            cut(6),
+            &VIEWS,
+            &vec![reversal].into()
+        )
+        .await?,
         Ok(())
     );
     Ok(())
@@ -273,24 +285,24 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
         );
         checkpoint.next_offset += ROWS;
     }
-    let all = DeltaQuery {
+    let all_rows = DeltaQuery {
         group: 3_i64.to_be_bytes().to_vec(),
         ..query("", &[("", None)], None)
     };
-    let answer = live.read_deltas(Source::Plays, 1, &[all]).await?;
-    let mut found: Vec<(Vec<u8>, i64)> = bytes(&answer.deltas[0].rows)
+    let snapshot = live.read_deltas(Source::Plays, 1, &[all_rows]).await?;
+    let mut actual: Vec<(Vec<u8>, i64)> = bytes(&snapshot.deltas[0].rows)
         .into_iter()
-        .zip(answer.deltas[0].counts.values().iter().copied())
+        .zip(snapshot.deltas[0].counts.values().iter().copied())
         .collect();
-    found.sort();
+    actual.sort();
     let expected: Vec<(Vec<u8>, i64)> = (0..ROWS)
         .filter(|n| n % 7 == 3)
         .map(|n| (n.to_be_bytes().to_vec(), 2 * n))
         .collect();
     assert!(
-        found == expected,
+        actual == expected,
         "{} of {} rows",
-        found.len(),
+        actual.len(),
         expected.len()
     );
     Ok(())
@@ -298,9 +310,9 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
 
 /// Of several workers with the same checkpoint one succeeds, and in the end every micro-batch is
 /// counted once.
-pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn one_worker_wins(ports: &Stores, other_ports: &Stores) -> Result<()> {
     const STEPS: i64 = 15;
-    rebuild(&*one.live, 0).await?;
+    rebuild(&*ports.live, 0).await?;
     let work = async |live: &dyn LiveWrite| -> Result<i64> {
         let mut wins = 0;
         let mut checkpoint = Checkpoint {
@@ -309,42 +321,48 @@ pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
             epoch: 1,
         };
         while checkpoint.next_offset < STEPS {
-            let one = deltas(VIEW, &[("g", "r", 1)]);
+            let batch = deltas(VIEW, &[("g", "r", 1)]);
             let next = cut(checkpoint.next_offset + 1);
             match live
-                .apply(state_id(0), checkpoint, next, &VIEWS, &vec![one].into())
+                .apply(state_id(0), checkpoint, next, &VIEWS, &vec![batch].into())
                 .await?
             {
                 Ok(()) => {
                     wins += 1;
                     checkpoint.next_offset += 1;
                 }
-                Err(moved) => checkpoint = moved.actual.expect("the state exists"),
+                Err(conflict) => checkpoint = conflict.actual.expect("the state exists"),
             }
         }
         Ok(wins)
     };
-    let (first, second, third) =
-        tokio::join!(work(&*one.live), work(&*other.live), work(&*other.live));
+    let (first, second, third) = tokio::join!(
+        work(&*ports.live),
+        work(&*other_ports.live),
+        work(&*other_ports.live)
+    );
     assert_eq!(first? + second? + third?, STEPS);
-    let answer = one
+    let snapshot = ports
         .live
         .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(found(&answer.deltas[0]), [(0, 1, "r".to_owned(), STEPS)]);
+    assert_eq!(
+        sorted_rows(&snapshot.deltas[0]),
+        [(0, 1, "r".to_owned(), STEPS)]
+    );
     Ok(())
 }
 
 /// A query sees a partition state and its deltas at one moment, even while they change: the counted
 /// records are those between the state's start and its position.
-pub async fn reads_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn reads_are_consistent(ports: &Stores, other_ports: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
-    let mut checkpoint = rebuild(&*one.live, 0).await?;
+    let mut checkpoint = rebuild(&*ports.live, 0).await?;
     let write = async {
         while checkpoint.next_offset < STEPS {
             let rows = [("g", "a", 1), ("g", "b", 1)];
             let next = cut(checkpoint.next_offset + 1);
-            let done = one
+            let outcome = ports
                 .live
                 .apply(
                     state_id(0),
@@ -354,11 +372,11 @@ pub async fn reads_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
                     &vec![deltas(VIEW, &rows)].into(),
                 )
                 .await?;
-            assert_eq!(done, Ok(()));
+            assert_eq!(outcome, Ok(()));
             checkpoint.next_offset += 1;
             if checkpoint.next_offset % 10 == 0 {
                 assert_eq!(
-                    one.live.end_epoch(state_id(0), checkpoint.epoch).await?,
+                    ports.live.end_epoch(state_id(0), checkpoint.epoch).await?,
                     Ok(next)
                 );
                 checkpoint.epoch += 1;
@@ -368,13 +386,16 @@ pub async fn reads_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
     };
     let read = async {
         loop {
-            let all = query("g", &[("", None)], None);
-            let answer = other.live.read_deltas(Source::Plays, 1, &[all]).await?;
-            let position = answer.partition_states[0]
+            let group_query = query("g", &[("", None)], None);
+            let snapshot = other_ports
+                .live
+                .read_deltas(Source::Plays, 1, &[group_query])
+                .await?;
+            let position = snapshot.partition_states[0]
                 .as_ref()
                 .expect("the state exists")
                 .position;
-            let sum: i64 = answer.deltas[0].counts.values().iter().sum();
+            let sum: i64 = snapshot.deltas[0].counts.values().iter().sum();
             assert_eq!(sum, 2 * position.next_offset);
             if position.next_offset == STEPS {
                 return Ok(());
@@ -388,16 +409,16 @@ pub async fn reads_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
 /// Garbage is deleted in steps, never readable rows, and in the end completely.
 pub async fn garbage_is_collected(ports: &Stores) -> Result<()> {
     // So large that a store keeps each row separately and counts it as one delta.
-    const ALONE: i64 = 1 << 40;
+    const LARGE_COUNT: i64 = 1 << 40;
     let live = &*ports.live;
     let mut checkpoint = rebuild(live, 0).await?;
     for epoch in 1..=3 {
-        let count = epoch * ALONE;
+        let count = epoch * LARGE_COUNT;
         let rows = [("g", "a", count), ("g", "b", count), ("h", "a", count)];
         let next = cut(epoch);
-        let one = deltas(VIEW, &rows);
+        let batch = deltas(VIEW, &rows);
         assert_eq!(
-            live.apply(state_id(0), checkpoint, next, &VIEWS, &vec![one].into())
+            live.apply(state_id(0), checkpoint, next, &VIEWS, &vec![batch].into())
                 .await?,
             Ok(())
         );
@@ -417,18 +438,18 @@ pub async fn garbage_is_collected(ports: &Stores) -> Result<()> {
         "everything is still kept"
     );
     assert!(live.prune_through(state_id(0), 2, cut(2)).await?);
-    let all = query("g", &[("", None)], None);
-    let answer = live.read_deltas(Source::Plays, 1, &[all]).await?;
-    let count = 3 * ALONE;
-    let kept = [(0, 3, "a".to_owned(), count), (0, 3, "b".to_owned(), count)];
-    assert_eq!(found(&answer.deltas[0]), kept);
+    let group_query = query("g", &[("", None)], None);
+    let snapshot = live.read_deltas(Source::Plays, 1, &[group_query]).await?;
+    let count = 3 * LARGE_COUNT;
+    let remaining = [(0, 3, "a".to_owned(), count), (0, 3, "b".to_owned(), count)];
+    assert_eq!(sorted_rows(&snapshot.deltas[0]), remaining);
     assert_eq!(live.collect_garbage(state_id(0), 4).await?, 4);
     assert_eq!(live.collect_garbage(state_id(0), 100).await?, 2);
     assert_eq!(live.collect_garbage(state_id(0), 100).await?, 0);
-    let answer = live
+    let snapshot = live
         .read_deltas(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
-    assert_eq!(found(&answer.deltas[0]), kept);
+    assert_eq!(sorted_rows(&snapshot.deltas[0]), remaining);
     let outcome = live
         .rebuild(state_id(0), Some(checkpoint), &new_generation(3, 3, 0))
         .await?;
@@ -445,31 +466,31 @@ pub async fn garbage_is_collected(ports: &Stores) -> Result<()> {
 pub async fn misrouted_records_are_remembered(stores: &Stores) -> Result<()> {
     let live = &*stores.live;
     let mut checkpoint = rebuild(live, 0).await?;
-    for (next, has_misrouted, remembered) in
+    for (next, has_misrouted, expected_epoch) in
         [(3, false, None), (5, true, Some(1)), (8, false, Some(1))]
     {
         let changes = Changes {
             has_misrouted,
             ..Changes::default()
         };
-        let done = live
+        let outcome = live
             .apply(state_id(0), checkpoint, cut(next), &VIEWS, &changes)
             .await?;
-        assert_eq!(done, Ok(()));
+        assert_eq!(outcome, Ok(()));
         checkpoint.next_offset = next;
         let states = live
             .read_deltas(Source::Plays, 1, &[])
             .await?
             .partition_states;
-        let found = states[0]
+        let actual = states[0]
             .as_ref()
             .map(|state| (state.checkpoint(), state.misrouted_epoch));
-        assert_eq!(found, Some((checkpoint, remembered)));
+        assert_eq!(actual, Some((checkpoint, expected_epoch)));
     }
-    let done = live
+    let outcome = live
         .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 9))
         .await?;
-    assert_eq!(done, Ok(()));
+    assert_eq!(outcome, Ok(()));
     let states = live
         .read_deltas(Source::Plays, 1, &[])
         .await?

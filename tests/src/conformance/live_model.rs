@@ -91,23 +91,23 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
     })
 }
 
-type PartKey = (Generation, Epoch, &'static str, Vec<u8>, Vec<u8>);
+type DeltaKey = (Generation, Epoch, &'static str, Vec<u8>, Vec<u8>);
 
 /// The expected contents of a store for one partition state.
 #[derive(Debug, Default)]
 struct Model {
     state: Option<PartitionState>,
-    parts: BTreeMap<PartKey, i64>,
+    deltas: BTreeMap<DeltaKey, i64>,
 }
 
 impl Model {
     /// Returns the epoch that is being filled.
-    fn present(&self) -> Epoch {
+    fn current_epoch(&self) -> Epoch {
         self.state.as_ref().map_or(1, |state| state.epoch)
     }
 
     fn checkpoint(&self, belief: Belief) -> Checkpoint {
-        let truth = self.state.as_ref().map_or(
+        let actual = self.state.as_ref().map_or(
             Checkpoint {
                 generation: 3,
                 next_offset: 5,
@@ -116,18 +116,18 @@ impl Model {
             PartitionState::checkpoint,
         );
         match belief {
-            Belief::Right => truth,
+            Belief::Right => actual,
             Belief::Wrong(0) => Checkpoint {
-                generation: truth.generation + 1,
-                ..truth
+                generation: actual.generation + 1,
+                ..actual
             },
             Belief::Wrong(1) => Checkpoint {
-                next_offset: truth.next_offset + 1,
-                ..truth
+                next_offset: actual.next_offset + 1,
+                ..actual
             },
             Belief::Wrong(_) => Checkpoint {
-                epoch: truth.epoch + 1,
-                ..truth
+                epoch: actual.epoch + 1,
+                ..actual
             },
         }
     }
@@ -145,7 +145,7 @@ impl Model {
                 group.clone(),
                 row.clone(),
             );
-            *self.parts.entry(key).or_default() += delta;
+            *self.deltas.entry(key).or_default() += delta;
         }
     }
 
@@ -154,7 +154,7 @@ impl Model {
         let Some(state) = &self.state else {
             return Vec::new();
         };
-        self.parts
+        self.deltas
             .iter()
             .filter(|((generation, epoch, v, g, _), _)| {
                 *generation == state.generation
@@ -185,19 +185,23 @@ pub async fn follows_the_model(live: &dyn LiveWrite, partition: u32, calls: &[Ca
 
 async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Call) -> Result<()> {
     let id = state_id(partition);
-    let present = model.present();
+    let current = model.current_epoch();
     match call {
         Call::Apply { .. } => apply(live, id, model, call).await?,
         Call::CloseEpoch(belief) => {
-            let believed = model.checkpoint(*belief);
+            let checkpoint = model.checkpoint(*belief);
             let expected = match &mut model.state {
                 None => Err(CheckpointMismatch { actual: None }),
-                Some(state) => state.close_epoch(&believed),
+                Some(state) => state.close_epoch(&checkpoint),
             };
-            assert_eq!(live.close_epoch(id, believed).await?, expected, "{call:?}");
+            assert_eq!(
+                live.close_epoch(id, checkpoint).await?,
+                expected,
+                "{call:?}"
+            );
         }
         Call::EndEpoch(back) => {
-            let epoch = present.saturating_sub(*back);
+            let epoch = current.saturating_sub(*back);
             let expected = match &mut model.state {
                 None => Err(EndEpochError::Missing),
                 Some(state) => state.end_epoch(epoch),
@@ -205,14 +209,14 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
             assert_eq!(live.end_epoch(id, epoch).await?, expected, "{call:?}");
         }
         Call::Rebuild(belief, hint) => rebuild(live, id, model, *belief, *hint).await?,
-        Call::Prune(back, right) => {
-            let epoch = present.saturating_sub(*back);
+        Call::Prune(back, is_right) => {
+            let epoch = current.saturating_sub(*back);
             let bound = model
                 .state
                 .as_ref()
                 .and_then(|state| state.bounds.get(&epoch).copied());
             let mut cut = bound.unwrap_or_else(Cut::start);
-            cut.next_offset += i64::from(!*right);
+            cut.next_offset += i64::from(!*is_right);
             let expected = model
                 .state
                 .as_mut()
@@ -246,11 +250,11 @@ async fn apply(
     else {
         return Ok(());
     };
-    let believed = model.checkpoint(*belief);
+    let checkpoint = model.checkpoint(*belief);
     let next = Cut {
-        next_offset: believed.next_offset + records,
+        next_offset: checkpoint.next_offset + records,
         last: Some(LastRecord {
-            offset: believed.next_offset + records - 1,
+            offset: checkpoint.next_offset + records - 1,
             checksum: 77,
             logged_at_ms: 1000 + records,
         }),
@@ -271,13 +275,13 @@ async fn apply(
     }
     let expected = match &mut model.state {
         None => Err(CheckpointMismatch { actual: None }),
-        Some(state) => state.apply(&believed, next, views),
+        Some(state) => state.apply(&checkpoint, next, views),
     };
     if expected.is_ok() {
-        model.add(believed, &sums);
+        model.add(checkpoint, &sums);
     }
     let actual = live
-        .apply(id, believed, next, views, &columns(&sums).into())
+        .apply(id, checkpoint, next, views, &columns(&sums).into())
         .await?;
     assert_eq!(actual, expected, "{call:?}");
     Ok(())
@@ -290,8 +294,8 @@ async fn rebuild(
     belief: Belief,
     hint: Generation,
 ) -> Result<()> {
-    let present = model.present();
-    let seen = match (belief, &model.state) {
+    let current = model.current_epoch();
+    let checkpoint = match (belief, &model.state) {
         (Belief::Right, state) => state.as_ref().map(PartitionState::checkpoint),
         (Belief::Wrong(0), Some(_)) => None,
         (belief, _) => Some(model.checkpoint(belief)),
@@ -301,17 +305,17 @@ async fn rebuild(
         last: None,
     };
     let generation_start = GenerationStart {
-        newest: present / 2,
+        newest: current / 2,
         cut,
         log_end: 20,
         generation_min: hint,
     };
-    let rebuilt = PartitionState::rebuild(model.state.as_ref(), seen, &generation_start);
+    let rebuilt = PartitionState::rebuild(model.state.as_ref(), checkpoint, &generation_start);
     let expected = rebuilt.map(|rebuilt| model.state = Some(rebuilt));
     assert_eq!(
-        live.rebuild(id, seen, &generation_start).await?,
+        live.rebuild(id, checkpoint, &generation_start).await?,
         expected,
-        "healing, {belief:?} {hint}"
+        "rebuild, {belief:?} {hint}"
     );
     Ok(())
 }
@@ -348,31 +352,31 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
             partition: Some(partition),
         })
         .collect();
-    let answer = live.read_deltas(id.source, partition + 1, &queries).await?;
-    assert_eq!(answer.partition_states.len(), partition as usize + 1);
-    assert_eq!(answer.partition_states[partition as usize], model.state);
-    assert_eq!(answer.deltas.len(), queries.len());
-    for ((view, group), parts) in keys.iter().zip(&answer.deltas) {
-        let rows = bytes(&parts.rows);
-        let mut found: Vec<(Epoch, Vec<u8>, i64)> = (0..parts.counts.len())
+    let snapshot = live.read_deltas(id.source, partition + 1, &queries).await?;
+    assert_eq!(snapshot.partition_states.len(), partition as usize + 1);
+    assert_eq!(snapshot.partition_states[partition as usize], model.state);
+    assert_eq!(snapshot.deltas.len(), queries.len());
+    for ((view, group), deltas) in keys.iter().zip(&snapshot.deltas) {
+        let rows = bytes(&deltas.rows);
+        let mut actual: Vec<(Epoch, Vec<u8>, i64)> = (0..deltas.counts.len())
             .map(|n| {
                 (
-                    parts.epochs.value(n),
+                    deltas.epochs.value(n),
                     rows[n].clone(),
-                    parts.counts.value(n),
+                    deltas.counts.value(n),
                 )
             })
             .collect();
-        found.sort();
+        actual.sort();
         let mut expected = model.visible(view, group);
         expected.retain(|(_, row, _)| row[..] != [0, 2]);
-        assert_eq!(found, expected, "{view} {group:?}");
+        assert_eq!(actual, expected, "{view} {group:?}");
         assert!(
-            parts
+            deltas
                 .partitions
                 .values()
                 .iter()
-                .all(|found| *found == partition)
+                .all(|actual| *actual == partition)
         );
     }
     for epochs in [(0, Epoch::MAX), (1, 2), (2, 2)] {
@@ -395,9 +399,9 @@ async fn compare_scan(
             }
         }
     }
-    let mut found = Vec::new();
+    let mut actual = Vec::new();
     loop {
-        let after = found
+        let after = actual
             .last()
             .map(|(key, _): &((Vec<u8>, Vec<u8>), i64)| key.clone());
         let page = live.collect_deltas(id, VIEW, epochs, after, 4).await?;
@@ -406,10 +410,10 @@ async fn compare_scan(
             break;
         }
         let keys = bytes(&page.groups).into_iter().zip(bytes(&page.rows));
-        found.extend(keys.zip(page.counts.values().iter().copied()));
+        actual.extend(keys.zip(page.counts.values().iter().copied()));
     }
     assert_eq!(
-        found,
+        actual,
         expected.into_iter().collect::<Vec<_>>(),
         "epochs {epochs:?}"
     );

@@ -1,4 +1,4 @@
-//! Laws of the live port: scans of a view's states in a partition, page by page.
+//! Laws of the live port: scans of a view's live entries in a partition, page by page.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const START: Checkpoint = Checkpoint {
 };
 
 type Key = (Vec<u8>, Vec<u8>);
-/// The epoch of a state, and the state.
+/// The epoch of a live entry, and the entry.
 type Value = (Epoch, Option<Vec<u8>>);
 type ScanResult = BTreeMap<Key, Value>;
 
@@ -34,7 +34,7 @@ fn cut(next_offset: i64) -> Cut {
     }
 }
 
-fn states(view: &str, rows: &[(Key, Option<&str>)]) -> Changes {
+fn entry_changes(view: &str, rows: &[(Key, Option<&str>)]) -> Changes {
     Changes {
         entries: vec![Entries {
             view: view.to_owned(),
@@ -42,7 +42,7 @@ fn states(view: &str, rows: &[(Key, Option<&str>)]) -> Changes {
             members: binary(rows.iter().map(|((_, member), _)| member)),
             entries: rows
                 .iter()
-                .map(|(_, state)| state.map(str::as_bytes))
+                .map(|(_, entry)| entry.map(str::as_bytes))
                 .collect(),
         }],
         ..Changes::default()
@@ -63,10 +63,10 @@ fn deltas(view: &str, rows: &[(Key, i64)]) -> Changes {
 /// Applies changes and advances the checkpoint by one.
 async fn apply(live: &dyn LiveWrite, checkpoint: &mut Checkpoint, changes: &Changes) -> Result<()> {
     let next = cut(checkpoint.next_offset + 1);
-    let done = live
+    let outcome = live
         .apply(state_id(0), *checkpoint, next, &VIEWS, changes)
         .await?;
-    assert_eq!(done, Ok(()));
+    assert_eq!(outcome, Ok(()));
     checkpoint.next_offset += 1;
     Ok(())
 }
@@ -82,33 +82,35 @@ async fn end_epoch(live: &dyn LiveWrite, checkpoint: &mut Checkpoint) -> Result<
 
 /// Returns the rows of a page, which are ordered by key and member.
 fn rows_of(page: &ScannedEntries, limit: usize) -> Vec<(Key, Value)> {
-    let states = &page.entries;
-    let keys = bytes(&states.keys).into_iter().zip(bytes(&states.members));
+    let entries = &page.entries;
+    let keys = bytes(&entries.keys)
+        .into_iter()
+        .zip(bytes(&entries.members));
     let keys: Vec<Key> = keys.collect();
     assert!(keys.is_sorted(), "{keys:?}");
     assert!(keys.len() <= limit, "at most the limit");
     assert_eq!(
-        (page.epochs.len(), states.entries.len()),
+        (page.epochs.len(), entries.entries.len()),
         (keys.len(), keys.len())
     );
-    let value = |n| (page.epochs.value(n), states.entry(n).map(<[u8]>::to_vec));
+    let value = |n| (page.epochs.value(n), entries.entry(n).map(<[u8]>::to_vec));
     keys.into_iter()
         .enumerate()
         .map(|(n, key)| (key, value(n)))
         .collect()
 }
 
-/// Scans all states of a view in pages of `limit`, each with the checkpoint of its page.
+/// Scans all live entries of a view in pages of `limit`, each with the checkpoint of its page.
 async fn scan(
     live: &dyn LiveWrite,
     epochs: (Epoch, Epoch),
     limit: usize,
     checkpoint: Option<Checkpoint>,
 ) -> Result<ScanResult> {
-    let mut found = ScanResult::new();
+    let mut scanned = ScanResult::new();
     let mut after: Option<Key> = None;
     loop {
-        let at = after.clone();
+        let previous = after.clone();
         let page = live
             .scan_entries(state_id(0), VIEW, epochs, after, limit)
             .await?;
@@ -119,26 +121,26 @@ async fn scan(
         assert_eq!(page.entries.view, VIEW);
         for (key, value) in rows_of(&page, limit) {
             assert!(
-                at.as_ref().is_none_or(|at| key > *at),
-                "{key:?} after {at:?}"
+                previous.as_ref().is_none_or(|previous| key > *previous),
+                "{key:?} after {previous:?}"
             );
-            let twice = found.insert(key, value);
-            assert_eq!(twice, None, "no member is returned twice");
+            let duplicate = scanned.insert(key, value);
+            assert_eq!(duplicate, None, "no member is returned twice");
         }
         after = page.next;
         if after.is_none() {
-            return Ok(found);
+            return Ok(scanned);
         }
     }
 }
 
-/// A scan returns the newest state of each member within the epochs, with its epoch. It skips
-/// states of other views, pruned epochs and earlier generations.
-pub async fn the_newest_states_are_scanned_in_order(ports: &Stores) -> Result<()> {
+/// A scan returns the newest live entry of each member within the epochs, with its epoch. It skips
+/// entries of other views, pruned epochs and earlier generations.
+pub async fn the_newest_entries_are_scanned_in_order(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    let all = (0, Epoch::MAX);
+    let all_epochs = (0, Epoch::MAX);
     assert_eq!(
-        scan(live, all, 9, None).await?,
+        scan(live, all_epochs, 9, None).await?,
         ScanResult::new(),
         "no state"
     );
@@ -149,7 +151,7 @@ pub async fn the_newest_states_are_scanned_in_order(ports: &Stores) -> Result<()
     );
     let mut checkpoint = START;
     assert_eq!(
-        scan(live, all, 9, Some(checkpoint)).await?,
+        scan(live, all_epochs, 9, Some(checkpoint)).await?,
         ScanResult::new()
     );
     let first = [
@@ -160,37 +162,45 @@ pub async fn the_newest_states_are_scanned_in_order(ports: &Stores) -> Result<()
         (key("k0", "\u{ff}"), Some("k0")),
         (key("\u{0}", "a"), Some("zero")),
     ];
-    apply(live, &mut checkpoint, &states(VIEW, &first)).await?;
-    apply(live, &mut checkpoint, &states(OTHER_VIEW, &first[..2])).await?;
+    apply(live, &mut checkpoint, &entry_changes(VIEW, &first)).await?;
+    apply(
+        live,
+        &mut checkpoint,
+        &entry_changes(OTHER_VIEW, &first[..2]),
+    )
+    .await?;
     let end = end_epoch(live, &mut checkpoint).await?;
     let second = [
         (key("k", "a"), None),
         (key("k", "c"), Some("kc2")),
         (key("l", "a"), Some("la2")),
     ];
-    apply(live, &mut checkpoint, &states(VIEW, &second)).await?;
-    let of = |epoch: Epoch, rows: &[(Key, Option<&str>)]| -> ScanResult {
-        let value = |state: &Option<&str>| (epoch, state.map(|state| state.as_bytes().to_vec()));
+    apply(live, &mut checkpoint, &entry_changes(VIEW, &second)).await?;
+    let expected_rows = |epoch: Epoch, rows: &[(Key, Option<&str>)]| -> ScanResult {
+        let value = |entry: &Option<&str>| (epoch, entry.map(|entry| entry.as_bytes().to_vec()));
         rows.iter()
-            .map(|(key, state)| (key.clone(), value(state)))
+            .map(|(key, entry)| (key.clone(), value(entry)))
             .collect()
     };
-    let mut newest = of(1, &first);
-    newest.extend(of(2, &second));
+    let mut newest = expected_rows(1, &first);
+    newest.extend(expected_rows(2, &second));
     for limit in [1, 2, 3, 100] {
-        let found = scan(live, all, limit, Some(checkpoint)).await?;
-        assert_eq!(found, newest, "pages of {limit}");
-        let found = scan(live, (1, 1), limit, Some(checkpoint)).await?;
-        assert_eq!(found, of(1, &first), "pages of {limit}");
-        let found = scan(live, (2, 7), limit, Some(checkpoint)).await?;
-        assert_eq!(found, of(2, &second), "pages of {limit}");
+        let actual = scan(live, all_epochs, limit, Some(checkpoint)).await?;
+        assert_eq!(actual, newest, "pages of {limit}");
+        let actual = scan(live, (1, 1), limit, Some(checkpoint)).await?;
+        assert_eq!(actual, expected_rows(1, &first), "pages of {limit}");
+        let actual = scan(live, (2, 7), limit, Some(checkpoint)).await?;
+        assert_eq!(actual, expected_rows(2, &second), "pages of {limit}");
     }
     assert_eq!(
         scan(live, (3, 9), 9, Some(checkpoint)).await?,
         ScanResult::new()
     );
     assert!(live.prune_through(state_id(0), 1, end).await?);
-    assert_eq!(scan(live, all, 2, Some(checkpoint)).await?, of(2, &second));
+    assert_eq!(
+        scan(live, all_epochs, 2, Some(checkpoint)).await?,
+        expected_rows(2, &second)
+    );
     let outcome = live
         .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 9))
         .await?;
@@ -199,15 +209,20 @@ pub async fn the_newest_states_are_scanned_in_order(ports: &Stores) -> Result<()
         generation: 9,
         ..START
     };
-    assert_eq!(scan(live, all, 2, Some(rebuilt)).await?, ScanResult::new());
+    assert_eq!(
+        scan(live, all_epochs, 2, Some(rebuilt)).await?,
+        ScanResult::new()
+    );
     Ok(())
 }
 
 /// The checkpoint of a page shows changes since the previous page.
 pub async fn pages_carry_their_checkpoint(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
-    let all = (0, Epoch::MAX);
-    let missing = live.scan_deltas(state_id(0), VIEW, all, None, 1).await?;
+    let all_epochs = (0, Epoch::MAX);
+    let missing = live
+        .scan_deltas(state_id(0), VIEW, all_epochs, None, 1)
+        .await?;
     assert!(missing.state.is_none() && missing.next.is_none());
     assert_eq!(
         live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
@@ -217,30 +232,32 @@ pub async fn pages_carry_their_checkpoint(ports: &Stores) -> Result<()> {
     let mut checkpoint = START;
     let counted = [(key("g", "a"), 1), (key("g", "b"), 2), (key("h", "a"), 3)];
     apply(live, &mut checkpoint, &deltas(VIEW, &counted)).await?;
-    let (mut after, mut found) = (None, Vec::new());
+    let (mut after, mut rows) = (None, Vec::new());
     loop {
-        let page = live.scan_deltas(state_id(0), VIEW, all, after, 1).await?;
+        let page = live
+            .scan_deltas(state_id(0), VIEW, all_epochs, after, 1)
+            .await?;
         assert_eq!(page.state.map(|state| state.checkpoint()), Some(checkpoint));
         let keys = bytes(&page.deltas.groups)
             .into_iter()
             .zip(bytes(&page.deltas.rows));
-        found.extend(keys.zip(page.deltas.counts.values().iter().copied()));
+        rows.extend(keys.zip(page.deltas.counts.values().iter().copied()));
         after = page.next;
         if after.is_none() {
             break;
         }
-        if found.len() == 2 {
+        if rows.len() == 2 {
             end_epoch(live, &mut checkpoint).await?;
         }
         apply(live, &mut checkpoint, &deltas(VIEW, &counted)).await?;
     }
     assert_eq!(checkpoint.epoch, 2);
-    let keys: Vec<&Key> = found.iter().map(|(key, _)| key).collect();
+    let keys: Vec<&Key> = rows.iter().map(|(key, _)| key).collect();
     assert_eq!(keys, counted.iter().map(|(key, _)| key).collect::<Vec<_>>());
     // Each page has its own checkpoint.
-    assert_eq!(found[0].1, 1);
-    assert_eq!(found[1].1, 4);
-    assert_eq!(found[2].1, 9);
+    assert_eq!(rows[0].1, 1);
+    assert_eq!(rows[1].1, 4);
+    assert_eq!(rows[2].1, 9);
     Ok(())
 }
 
@@ -255,56 +272,59 @@ pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
         Ok(())
     );
     let mut checkpoint = START;
-    let name = |n: usize| key("large", &format!("{n:05}"));
-    let around = [
+    let member_key = |n: usize| key("large", &format!("{n:05}"));
+    let neighbors = [
         (key("a", "1"), Some("before")),
         (key("z", "1"), Some("behind")),
     ];
-    apply(live, &mut checkpoint, &states(VIEW, &around)).await?;
+    apply(live, &mut checkpoint, &entry_changes(VIEW, &neighbors)).await?;
     for step in [1, 2] {
-        let all: Vec<usize> = (0..MEMBERS).step_by(step).collect();
-        for some in all.chunks(8_000) {
-            let rows = some.iter().map(|n| (name(*n), Some("state")));
+        let numbers: Vec<usize> = (0..MEMBERS).step_by(step).collect();
+        for chunk in numbers.chunks(8_000) {
+            let rows = chunk.iter().map(|n| (member_key(*n), Some("entry")));
             apply(
                 live,
                 &mut checkpoint,
-                &states(VIEW, &rows.collect::<Vec<_>>()),
+                &entry_changes(VIEW, &rows.collect::<Vec<_>>()),
             )
             .await?;
         }
         end_epoch(live, &mut checkpoint).await?;
     }
-    let (mut after, mut found) = (None, 0_usize);
+    let (mut after, mut count) = (None, 0_usize);
     loop {
         let page = live
             .scan_entries(state_id(0), VIEW, (1, 2), after, 9_000)
             .await?;
         for ((key, member), (epoch, _)) in rows_of(&page, 9_000) {
-            let number = found.checked_sub(1).filter(|n| *n < MEMBERS);
+            let number = count.checked_sub(1).filter(|n| *n < MEMBERS);
             match number {
                 Some(n) => {
-                    assert_eq!((key, member), name(n));
+                    assert_eq!((key, member), member_key(n));
                     assert_eq!(epoch, if n % 2 == 0 { 2 } else { 1 }, "of {n}");
                 }
                 None => assert_eq!(member, b"1"),
             }
-            found += 1;
+            count += 1;
         }
         after = page.next;
         if after.is_none() {
             break;
         }
-        let more = [(name(0), Some("later")), (name(found), Some("later"))];
-        apply(live, &mut checkpoint, &states(VIEW, &more)).await?;
+        let later_entries = [
+            (member_key(0), Some("later")),
+            (member_key(count), Some("later")),
+        ];
+        apply(live, &mut checkpoint, &entry_changes(VIEW, &later_entries)).await?;
     }
-    assert_eq!(found, MEMBERS + 2);
+    assert_eq!(count, MEMBERS + 2);
     Ok(())
 }
 
 /// A page and its checkpoint are from one moment, despite concurrent writes.
-pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn pages_are_consistent(ports: &Stores, other_ports: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
-    let live = &*one.live;
+    let live = &*ports.live;
     assert_eq!(
         live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
             .await?,
@@ -313,12 +333,12 @@ pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
     let write = async {
         let mut checkpoint = START;
         while checkpoint.next_offset < STEPS {
-            let state = (checkpoint.next_offset + 1).to_string();
-            let both = [
-                (key("k", "a"), Some(&*state)),
-                (key("l", "b"), Some(&*state)),
+            let entry = (checkpoint.next_offset + 1).to_string();
+            let rows = [
+                (key("k", "a"), Some(&*entry)),
+                (key("l", "b"), Some(&*entry)),
             ];
-            let mut changes = states(OTHER_VIEW, &both);
+            let mut changes = entry_changes(OTHER_VIEW, &rows);
             changes.deltas = deltas(VIEW, &[(key("g", "a"), 1), (key("h", "b"), 1)]).deltas;
             apply(live, &mut checkpoint, &changes).await?;
             if checkpoint.next_offset % 10 == 0 {
@@ -329,7 +349,7 @@ pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
     };
     let read = async {
         loop {
-            let page = other
+            let page = other_ports
                 .live
                 .scan_entries(state_id(0), OTHER_VIEW, (0, 99), None, 9);
             let page = page.await?;
@@ -339,14 +359,14 @@ pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
             } else {
                 vec![offset.to_string(); 2]
             };
-            let found = rows_of(&page, 9)
+            let actual = rows_of(&page, 9)
                 .into_iter()
-                .filter_map(|(_, (_, state))| state);
-            let found: Vec<String> = found
+                .filter_map(|(_, (_, entry))| entry);
+            let actual: Vec<String> = actual
                 .map(|bytes| String::from_utf8(bytes).expect("text"))
                 .collect();
-            assert_eq!(found, expected);
-            let page = other
+            assert_eq!(actual, expected);
+            let page = other_ports
                 .live
                 .scan_deltas(state_id(0), VIEW, (0, 99), None, 9)
                 .await?;
@@ -364,35 +384,35 @@ pub async fn pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
         }
     };
     tokio::try_join!(write, read)?;
-    let slots = other
+    let states = other_ports
         .live
         .read_deltas(Source::Plays, 1, &[])
         .await?
         .partition_states;
-    assert!(slots[0].is_some());
+    assert!(states[0].is_some());
     Ok(())
 }
 
 /// A page of a key that takes several reads is from the moment of its checkpoint, or fails during
 /// concurrent writes.
-pub async fn large_key_pages_are_consistent(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn large_key_pages_are_consistent(ports: &Stores, other_ports: &Stores) -> Result<()> {
     const MEMBERS: usize = 12_000;
     const STEPS: i64 = 200;
-    let live = &*one.live;
+    let live = &*ports.live;
     assert_eq!(
         live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
             .await?,
         Ok(())
     );
     let mut checkpoint = START;
-    let name = |n: usize| key("large", &format!("{n:05}"));
-    let all: Vec<_> = (0..MEMBERS).map(|n| (name(n), Some("0"))).collect();
-    apply(live, &mut checkpoint, &states(VIEW, &all)).await?;
+    let member_key = |n: usize| key("large", &format!("{n:05}"));
+    let rows: Vec<_> = (0..MEMBERS).map(|n| (member_key(n), Some("0"))).collect();
+    apply(live, &mut checkpoint, &entry_changes(VIEW, &rows)).await?;
     let write = async {
         while checkpoint.next_offset < STEPS {
-            let state = (checkpoint.next_offset + 1).to_string();
-            let both = [3, 4_321].map(|n| (name(n), Some(&*state)));
-            apply(live, &mut checkpoint, &states(VIEW, &both)).await?;
+            let entry = (checkpoint.next_offset + 1).to_string();
+            let changed_rows = [3, 4_321].map(|n| (member_key(n), Some(&*entry)));
+            apply(live, &mut checkpoint, &entry_changes(VIEW, &changed_rows)).await?;
             if checkpoint.next_offset % 20 == 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(150)).await;
             }
@@ -401,7 +421,7 @@ pub async fn large_key_pages_are_consistent(one: &Stores, other: &Stores) -> Res
     };
     let read = async {
         loop {
-            let page = other
+            let page = other_ports
                 .live
                 .scan_entries(state_id(0), VIEW, (1, 1), None, 5_000);
             let page = match page.await {
@@ -409,9 +429,9 @@ pub async fn large_key_pages_are_consistent(one: &Stores, other: &Stores) -> Res
                 page => page?,
             };
             let offset = page.state.as_ref().expect("a state").position.next_offset;
-            let state = if offset == 1 { 0 } else { offset };
+            let entry = if offset == 1 { 0 } else { offset };
             let changed = [3, 4_321].map(|n| page.entries.entry(n));
-            assert_eq!(changed, [Some(state.to_string().as_bytes()); 2]);
+            assert_eq!(changed, [Some(entry.to_string().as_bytes()); 2]);
             assert_eq!(rows_of(&page, 5_000).len(), 5_000);
             if offset == STEPS {
                 return Ok(());

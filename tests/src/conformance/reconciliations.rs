@@ -8,22 +8,22 @@ use stores::{ErrorKind, Result, Stores};
 const PLAYS: Source = Source::Plays;
 
 async fn numbers(ports: &Stores, before: Option<u64>, limit: usize) -> Result<Vec<u64>> {
-    let found = list(&*ports.records, PLAYS, before, limit).await?;
-    Ok(found.iter().map(|one| one.number).collect())
+    let records = list(&*ports.records, PLAYS, before, limit).await?;
+    Ok(records.iter().map(|record| record.number).collect())
 }
 
 /// Sets the numbers of a source that has no records.
-async fn begin_at(ports: &Stores, oldest: u64, newest: u64) -> Result<()> {
+async fn set_numbers(ports: &Stores, oldest: u64, newest: u64) -> Result<()> {
     let numbers = json!({"oldest": oldest, "newest": newest});
-    let set = ports
+    let is_set = ports
         .records
         .compare_and_set("numbers", "plays", None, Some(&numbers))
         .await?;
-    assert!(set, "the source has no numbers");
+    assert!(is_set, "the source has no numbers");
     Ok(())
 }
 
-/// Writes the record of a number, as a writer that died before it set the numbers of the source.
+/// Writes the record of a number as a writer does that dies before it sets the numbers of the source.
 async fn write(ports: &Stores, number: u64) -> Result<()> {
     let scope = format!("reconciliations plays {:010}", number / 1_000);
     let value = json!({"id": format!("id {number}"), "at_ms": number, "record": {}});
@@ -35,7 +35,7 @@ async fn write(ports: &Stores, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Records get rising numbers by source, come back newest first, and can be replaced.
+/// Records get increasing numbers by source, are listed newest first, and can be replaced.
 pub async fn records_are_listed_newest_first(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     assert_eq!(list(records, PLAYS, None, 10).await?, []);
@@ -44,24 +44,27 @@ pub async fn records_are_listed_newest_first(ports: &Stores) -> Result<()> {
         let id = format!("id {n}");
         let number = add(records, PLAYS, &id, n * 100, &record).await?;
         assert_eq!(number, n.unsigned_abs());
-        // The answer was lost, so it is added again.
+        // The reply was lost, so the record is added again.
         assert_eq!(add(records, PLAYS, &id, n * 100, &record).await?, number);
     }
-    let other = add(records, Source::Efforts, "id 1", 7, &json!({})).await?;
-    assert_eq!(other, 1, "each source has its own numbers");
+    let other_number = add(records, Source::Efforts, "id 1", 7, &json!({})).await?;
+    assert_eq!(other_number, 1, "each source has its own numbers");
     assert_eq!(numbers(ports, None, 3).await?, [5, 4, 3]);
     assert_eq!(numbers(ports, Some(3), 3).await?, [2, 1]);
     assert_eq!(numbers(ports, Some(1), 3).await?, [0_u64; 0]);
     replace(records, PLAYS, 4, &json!({"n": "other"})).await?;
-    let found = list(records, PLAYS, Some(5), 1).await?;
-    assert_eq!(found[0].record, json!({"n": "other"}));
-    assert_eq!((found[0].id.as_str(), found[0].at_ms), ("id 4", 400));
-    let none = replace(records, PLAYS, 9, &json!({})).await;
-    assert_eq!(none.expect_err("there is none").kind(), ErrorKind::Reject);
+    let listed = list(records, PLAYS, Some(5), 1).await?;
+    assert_eq!(listed[0].record, json!({"n": "other"}));
+    assert_eq!((listed[0].id.as_str(), listed[0].at_ms), ("id 4", 400));
+    let missing = replace(records, PLAYS, 9, &json!({})).await;
+    assert_eq!(
+        missing.expect_err("there is none").kind(),
+        ErrorKind::Reject
+    );
     Ok(())
 }
 
-/// Old ones go, the oldest first, up to the first that is younger; numbers go on.
+/// Old records expire, oldest first, up to the first younger one. Later numbers continue.
 pub async fn old_records_expire(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
     let none = count_expired(records, PLAYS, i64::MAX).await?;
@@ -86,37 +89,37 @@ pub async fn old_records_expire(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// A repeated addition is recognized, also where its number and the newest one are of different
-/// thousands.
+/// A repeated addition is recognized, even if its number and the newest are in different blocks of
+/// a thousand.
 pub async fn a_repeated_addition_gets_its_number(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
-    begin_at(ports, 998, 997).await?;
+    set_numbers(ports, 998, 997).await?;
     let ids = ["a", "b", "c", "d"];
     for (id, number) in ids.iter().zip(998..) {
         assert_eq!(add(records, PLAYS, id, 1, &json!({})).await?, number);
-        for (before, same) in ids.iter().zip(998..=number) {
-            let again = add(records, PLAYS, before, 1, &json!({})).await?;
-            assert_eq!(again, same, "{before} after {number}");
+        for (earlier_id, earlier_number) in ids.iter().zip(998..=number) {
+            let actual = add(records, PLAYS, earlier_id, 1, &json!({})).await?;
+            assert_eq!(actual, earlier_number, "{earlier_id} after {number}");
         }
     }
     assert_eq!(numbers(ports, None, 10).await?, [1_001, 1_000, 999, 998]);
     Ok(())
 }
 
-/// The record of a writer that died before it set the numbers is found, and its number is not taken
-/// again.
+/// The record of a writer that died before it set the numbers is found, and its number is not
+/// reused.
 pub async fn lagging_numbers_are_corrected(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
-    begin_at(ports, 990, 998).await?;
+    set_numbers(ports, 990, 998).await?;
     write(ports, 999).await?;
     assert_eq!(numbers(ports, None, 10).await?, [999]);
     assert_eq!(count_expired(records, PLAYS, i64::MAX).await?.total, 10);
     assert_eq!(add(records, PLAYS, "next", 5, &json!({})).await?, 1_000);
     write(ports, 1_001).await?;
-    let again = add(records, PLAYS, "id 1001", 1_001, &json!({})).await?;
-    assert_eq!(again, 1_001);
+    let actual = add(records, PLAYS, "id 1001", 1_001, &json!({})).await?;
+    assert_eq!(actual, 1_001);
     write(ports, 1_002).await?;
-    // It is deleted, and no later one gets its number.
+    // The record is deleted, and its number is not reused.
     assert_eq!(purge_expired(records, PLAYS, i64::MAX, 10).await?, 4);
     assert_eq!(numbers(ports, None, 10).await?, [0_u64; 0]);
     assert_eq!(add(records, PLAYS, "last", 5, &json!({})).await?, 1_003);
@@ -126,13 +129,13 @@ pub async fn lagging_numbers_are_corrected(ports: &Stores) -> Result<()> {
 /// Records of many thousands of numbers are listed, counted and deleted, also if some are missing.
 pub async fn all_number_blocks_are_visited(ports: &Stores) -> Result<()> {
     let records = &*ports.records;
-    begin_at(ports, 950, 3_100).await?;
-    let of_one = (1_000..=1_150).collect::<Vec<u64>>();
-    let all = [&[950, 999][..], &of_one, &[3_000, 3_100]].concat();
-    for number in &all {
+    set_numbers(ports, 950, 3_100).await?;
+    let block = (1_000..=1_150).collect::<Vec<u64>>();
+    let all_numbers = [&[950, 999][..], &block, &[3_000, 3_100]].concat();
+    for number in &all_numbers {
         write(ports, *number).await?;
     }
-    let mut newest_first = all.clone();
+    let mut newest_first = all_numbers.clone();
     newest_first.reverse();
     assert_eq!(numbers(ports, None, 1_000).await?, newest_first);
     assert_eq!(numbers(ports, Some(3_000), 2).await?, [1_150, 1_149]);
@@ -152,9 +155,9 @@ pub async fn all_number_blocks_are_visited(ports: &Stores) -> Result<()> {
     assert_eq!(purge_expired(records, PLAYS, 1_010, 5).await?, 5);
     assert_eq!(purge_expired(records, PLAYS, 1_010, 55).await?, 7);
     assert_eq!(purge_expired(records, PLAYS, 1_010, 55).await?, 0);
-    let left = count_expired(records, PLAYS, 1_011).await?;
+    let remaining = count_expired(records, PLAYS, 1_011).await?;
     assert_eq!(
-        (left.total, left.oldest_ms, left.expired),
+        (remaining.total, remaining.oldest_ms, remaining.expired),
         (2_091, Some(1_010), 1)
     );
     assert_eq!(purge_expired(records, PLAYS, 3_001, 1_000).await?, 142);
@@ -162,26 +165,29 @@ pub async fn all_number_blocks_are_visited(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Of two that add at once each gets a number of its own.
-pub async fn concurrent_records_get_own_numbers(one: &Stores, other: &Stores) -> Result<()> {
-    let add_all = async |of: &Stores, who: &str| {
+/// Two concurrent additions get different numbers.
+pub async fn concurrent_records_get_own_numbers(
+    ports: &Stores,
+    other_ports: &Stores,
+) -> Result<()> {
+    let add_all = async |ports: &Stores, prefix: &str| {
         let mut numbers = Vec::new();
         for n in 0..8 {
-            let id = format!("{who}{n}");
-            numbers.push(add(&*of.records, PLAYS, &id, n, &json!(id)).await?);
+            let id = format!("{prefix}{n}");
+            numbers.push(add(&*ports.records, PLAYS, &id, n, &json!(id)).await?);
         }
         Ok::<_, stores::Error>(numbers)
     };
-    let (mine, theirs) = tokio::join!(add_all(one, "a"), add_all(other, "b"));
-    let mut all: Vec<u64> = mine?.into_iter().chain(theirs?).collect();
-    all.sort_unstable();
-    assert_eq!(all, (1..=16).collect::<Vec<u64>>());
-    let found = list(&*one.records, PLAYS, None, 100).await?;
+    let (first, second) = tokio::join!(add_all(ports, "a"), add_all(other_ports, "b"));
+    let mut numbers: Vec<u64> = first?.into_iter().chain(second?).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=16).collect::<Vec<u64>>());
+    let records = list(&*ports.records, PLAYS, None, 100).await?;
     assert!(
-        found
+        records
             .iter()
-            .all(|found| found.record.as_str() == Some(&found.id))
+            .all(|record| record.record.as_str() == Some(&record.id))
     );
-    assert_eq!(found.len(), 16);
+    assert_eq!(records.len(), 16);
     Ok(())
 }

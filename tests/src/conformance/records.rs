@@ -12,42 +12,54 @@ fn names(records: Vec<Record>) -> Vec<String> {
 /// over another.
 pub async fn records_change_by_version(ports: &Stores) -> Result<()> {
     let records = &ports.records;
-    let one = json!({"text": "ü'\"\u{1f3b5}\\", "n": u64::MAX});
-    let two = json!([2, null, -1.5, {"a": i64::MIN}]);
+    let first_value = json!({"text": "ü'\"\u{1f3b5}\\", "n": u64::MAX});
+    let second_value = json!([2, null, -1.5, {"a": i64::MIN}]);
     assert_eq!(records.get("s", "n").await?, None);
     assert!(records.compare_and_set("s", "n", None, None).await?);
     assert!(
         !records
-            .compare_and_set("s", "n", Some(1), Some(&one))
+            .compare_and_set("s", "n", Some(1), Some(&first_value))
             .await?
     );
     assert!(!records.compare_and_set("s", "n", Some(1), None).await?);
-    assert!(records.compare_and_set("s", "n", None, Some(&one)).await?);
+    assert!(
+        records
+            .compare_and_set("s", "n", None, Some(&first_value))
+            .await?
+    );
     let record = |version, value: &Value| Record {
         name: "n".to_owned(),
         version,
         value: value.clone(),
     };
-    assert_eq!(records.get("s", "n").await?, Some(record(1, &one)));
-    assert!(!records.compare_and_set("s", "n", None, Some(&two)).await?);
+    assert_eq!(records.get("s", "n").await?, Some(record(1, &first_value)));
+    assert!(
+        !records
+            .compare_and_set("s", "n", None, Some(&second_value))
+            .await?
+    );
     assert!(!records.compare_and_set("s", "n", None, None).await?);
     assert!(
         records
-            .compare_and_set("s", "n", Some(1), Some(&two))
+            .compare_and_set("s", "n", Some(1), Some(&second_value))
             .await?
     );
     assert!(
         !records
-            .compare_and_set("s", "n", Some(1), Some(&one))
+            .compare_and_set("s", "n", Some(1), Some(&first_value))
             .await?
     );
-    assert_eq!(records.get("s", "n").await?, Some(record(2, &two)));
+    assert_eq!(records.get("s", "n").await?, Some(record(2, &second_value)));
     assert_eq!(records.get("t", "n").await?, None, "another scope");
     assert!(!records.compare_and_set("s", "n", Some(1), None).await?);
     assert!(records.compare_and_set("s", "n", Some(2), None).await?);
     assert_eq!(records.get("s", "n").await?, None);
-    assert!(records.compare_and_set("s", "n", None, Some(&two)).await?);
-    assert_eq!(records.get("s", "n").await?, Some(record(1, &two)));
+    assert!(
+        records
+            .compare_and_set("s", "n", None, Some(&second_value))
+            .await?
+    );
+    assert_eq!(records.get("s", "n").await?, Some(record(1, &second_value)));
     Ok(())
 }
 
@@ -102,10 +114,10 @@ pub async fn scans_are_ordered(ports: &Stores) -> Result<()> {
     ] {
         assert_eq!(names(records.scan("s", scan).await?), expected, "{scan:?}");
     }
-    let found = records
+    let listed = records
         .scan("s", scan(Some("b c"), None, Ascending, 1))
         .await?;
-    assert_eq!((found[0].version, &found[0].value), (1, &json!("é")));
+    assert_eq!((listed[0].version, &listed[0].value), (1, &json!("é")));
     assert_eq!(
         records.scan("none", scan(None, None, Ascending, 9)).await?,
         []
@@ -117,8 +129,8 @@ pub async fn scans_are_ordered(ports: &Stores) -> Result<()> {
 pub async fn large_scopes_are_scanned(ports: &Stores) -> Result<()> {
     let records = &ports.records;
     let value = |n: usize| json!("x".repeat(n % 7 * 5_000));
-    let all: Vec<String> = (0..330).map(|n| format!("{n:05}")).collect();
-    for (n, name) in all.iter().enumerate() {
+    let all_names: Vec<String> = (0..330).map(|n| format!("{n:05}")).collect();
+    for (n, name) in all_names.iter().enumerate() {
         let value = value(n);
         assert!(
             records
@@ -131,39 +143,41 @@ pub async fn large_scopes_are_scanned(ports: &Stores) -> Result<()> {
             limit,
             ..Scan::default()
         };
-        let found = records.scan("s", scan).await?;
+        let actual = records.scan("s", scan).await?;
         assert!(
-            found
+            actual
                 .iter()
                 .enumerate()
-                .all(|(n, one)| one.value == value(n))
+                .all(|(n, record)| record.value == value(n))
         );
-        assert_eq!(names(found), all[..limit.min(330)]);
+        assert_eq!(names(actual), all_names[..limit.min(330)]);
         let scan = Scan {
             direction: Direction::Descending,
             ..scan
         };
-        let mut found = names(records.scan("s", scan).await?);
-        found.reverse();
-        assert_eq!(found, all[330 - limit.min(330)..]);
+        let mut actual = names(records.scan("s", scan).await?);
+        actual.reverse();
+        assert_eq!(actual, all_names[330 - limit.min(330)..]);
     }
     Ok(())
 }
 
 /// Of two writers that have seen the same version one succeeds, and no update is lost.
-pub async fn one_of_two_writers_succeeds(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn one_of_two_writers_succeeds(ports: &Stores, other_ports: &Stores) -> Result<()> {
     let (a, b) = (json!("a"), json!("b"));
-    let (mine, theirs) = tokio::join!(
-        one.records.compare_and_set("s", "n", None, Some(&a)),
-        other.records.compare_and_set("s", "n", None, Some(&b)),
+    let (first, second) = tokio::join!(
+        ports.records.compare_and_set("s", "n", None, Some(&a)),
+        other_ports
+            .records
+            .compare_and_set("s", "n", None, Some(&b)),
     );
-    let (mine, theirs) = (mine?, theirs?);
-    assert!(mine != theirs, "one of them");
-    let record = other.records.get("s", "n").await?.expect("a record");
-    assert_eq!(record.value, if mine { a } else { b });
-    let count = async |of: &Stores| {
+    let (first, second) = (first?, second?);
+    assert!(first != second, "one of them");
+    let record = other_ports.records.get("s", "n").await?.expect("a record");
+    assert_eq!(record.value, if first { a } else { b });
+    let count = async |ports: &Stores| {
         for _ in 0..15 {
-            update(&*of.records, "s", "count", |count| {
+            update(&*ports.records, "s", "count", |count| {
                 let count = count.and_then(|count| count.value.as_u64()).unwrap_or(0);
                 Ok(Some(json!(count + 1)))
             })
@@ -171,10 +185,10 @@ pub async fn one_of_two_writers_succeeds(one: &Stores, other: &Stores) -> Result
         }
         Ok::<_, stores::Error>(())
     };
-    let (mine, theirs) = tokio::join!(count(one), count(other));
-    mine?;
-    theirs?;
-    let record = one.records.get("s", "count").await?.expect("a record");
+    let (first, second) = tokio::join!(count(ports), count(other_ports));
+    first?;
+    second?;
+    let record = ports.records.get("s", "count").await?.expect("a record");
     assert_eq!((record.version, record.value), (30, json!(30)));
     Ok(())
 }

@@ -8,7 +8,8 @@ use stores::views::ViewsWrite;
 use stores::{Result, Stores};
 
 use super::views::{
-    PLAYS, assert_refused, complete, cuts, forget, found, query, results, rows, sealed, shape,
+    PLAYS, assert_refused, complete, cuts, forget, query, result_rows, results, rows, seal_run,
+    shape,
 };
 use super::{OTHER_VIEW, VIEW};
 
@@ -35,18 +36,24 @@ pub async fn runs_advance_through_their_states(ports: &Stores) -> Result<()> {
     );
     complete(views, 1, &[VIEW], true, 2000).await?;
     complete(views, 1, &[VIEW], true, 3000).await?;
-    let seen = views.runs(PLAYS).await?;
+    let run_records = views.runs(PLAYS).await?;
     let complete = Run {
         state: RunState::Complete,
         ..proposed
     };
-    assert_eq!(seen.runs.get(1), Some(&complete));
+    assert_eq!(run_records.runs.get(1), Some(&complete));
     assert_eq!(
-        (seen.runs.newest_complete(), seen.runs.next_epoch()),
+        (
+            run_records.runs.newest_complete(),
+            run_records.runs.next_epoch()
+        ),
         (1, 2)
     );
-    assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
-    let next = sealed(views, 2).await?;
+    assert_eq!(
+        run_records.complete_epochs,
+        BTreeMap::from([(VIEW.to_owned(), 1)])
+    );
+    let next = seal_run(views, 2).await?;
     assert!(next.stamp_us > complete.stamp_us);
     Ok(())
 }
@@ -97,27 +104,28 @@ pub async fn the_last_proposal_wins(ports: &Stores) -> Result<()> {
 }
 
 /// Of two concurrent proposals one can be sealed, and the sealed run is that proposal.
-pub async fn one_proposal_is_sealed(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn one_proposal_is_sealed(ports: &Stores, other_ports: &Stores) -> Result<()> {
     for epoch in 1..6 {
         let offset = 100 * i64::try_from(epoch).unwrap_or(0);
-        let attempt = async |ports: &Stores, token: &'static str, at| -> Option<&'static str> {
+        let attempt = async |ports: &Stores, token: &'static str, extra| -> Option<&'static str> {
             let views = &*ports.views;
             views
-                .propose(PLAYS, epoch, &cuts(offset + at), token, 1000)
+                .propose(PLAYS, epoch, &cuts(offset + extra), token, 1000)
                 .await
                 .ok()?;
             tokio::task::yield_now().await;
             let sealed = views.seal(PLAYS, epoch, token).await.ok()?;
-            assert_eq!(sealed.cuts, cuts(offset + at));
+            assert_eq!(sealed.cuts, cuts(offset + extra));
             Some(token)
         };
-        let (first, second) = tokio::join!(attempt(one, "one", 1), attempt(other, "other", 2));
+        let (first, second) =
+            tokio::join!(attempt(ports, "one", 1), attempt(other_ports, "other", 2));
         let winners: Vec<&str> = first.into_iter().chain(second).collect();
         assert_eq!(winners.len(), 1, "epoch {epoch}: {winners:?}");
-        let seen = one.views.runs(PLAYS).await?;
-        let run = seen.runs.get(epoch).expect("the run exists");
+        let run_records = ports.views.runs(PLAYS).await?;
+        let run = run_records.runs.get(epoch).expect("the run exists");
         assert_eq!((run.state, &*run.token), (RunState::Sealed, winners[0]));
-        complete(&*one.views, epoch, &[], true, 1).await?;
+        complete(&*ports.views, epoch, &[], true, 1).await?;
     }
     Ok(())
 }
@@ -175,13 +183,16 @@ pub async fn the_newest_epoch_never_goes_back(ports: &Stores) -> Result<()> {
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     let keep = [VIEW.to_owned()];
-    sealed(views, 1).await?;
+    seal_run(views, 1).await?;
     complete(views, 1, &[VIEW], false, 1).await?;
-    let seen = views.runs(PLAYS).await?;
-    assert_eq!(seen.complete_epochs, BTreeMap::from([(VIEW.to_owned(), 1)]));
-    assert_eq!(seen.runs.newest_complete(), 0, "the run continues");
+    let run_records = views.runs(PLAYS).await?;
+    assert_eq!(
+        run_records.complete_epochs,
+        BTreeMap::from([(VIEW.to_owned(), 1)])
+    );
+    assert_eq!(run_records.runs.newest_complete(), 0, "the run continues");
     complete(views, 1, &[OTHER_VIEW], true, 1).await?;
-    sealed(views, 2).await?;
+    seal_run(views, 2).await?;
     complete(views, 2, &[VIEW], true, 1).await?;
     let late = complete(views, 1, &[VIEW, OTHER_VIEW], true, 1).await;
     assert_refused(late, "a newer run has been recorded");
@@ -191,11 +202,11 @@ pub async fn the_newest_epoch_never_goes_back(ports: &Stores) -> Result<()> {
     forget(views, &keep).await?;
     let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
     assert_eq!(views.runs(PLAYS).await?.complete_epochs, expected);
-    let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
-    assert!(gone.is_none(), "its table is dropped");
+    let dropped = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
+    assert!(dropped.is_none(), "its table is dropped");
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     assert_eq!(
-        found(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?),
+        result_rows(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?),
         []
     );
     Ok(())
@@ -207,45 +218,51 @@ pub async fn an_old_stamp_forgets_no_view(ports: &Stores) -> Result<()> {
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let none = views.forget_views(PLAYS, (1, 1), &[]).await;
     assert_refused(none, "no run exists");
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let first = (1, run.stamp_us);
     let second = views.begin_publishing(PLAYS, 1, &results(&[]), 1).await?;
     let late = views.forget_views(PLAYS, first, &[]).await;
     assert_refused(late, "its stamp was replaced");
     complete(views, 1, &[VIEW], true, 1).await?;
-    sealed(views, 2).await?;
+    seal_run(views, 2).await?;
     let late = views.forget_views(PLAYS, (1, second), &[]).await;
     assert_refused(late, "a newer run has been recorded");
     assert_eq!(views.runs(PLAYS).await?.complete_epochs[VIEW], 1);
-    let there = views.rows(VIEW, &[query("p", "", None)]).await?;
-    assert!(there.is_some(), "its table exists");
+    let table_rows = views.rows(VIEW, &[query("p", "", None)]).await?;
+    assert!(table_rows.is_some(), "its table exists");
     Ok(())
 }
 
 /// A process does not rely on cached view tables that another process has dropped and created
 /// again.
-pub async fn recreated_tables_are_found(one: &Stores, other: &Stores) -> Result<()> {
+pub async fn recreated_tables_are_found(ports: &Stores, other_ports: &Stores) -> Result<()> {
     let new = || rows(&[("p", "a", Some(1))]);
-    one.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(&*one.views, 1).await?;
+    ports.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = seal_run(&*ports.views, 1).await?;
     let publish = async |ports: &Stores| {
         ports
             .views
             .publish(PLAYS, VIEW, 1, run.stamp_us, &new())
             .await
     };
-    publish(one).await?;
-    forget(&*other.views, &[]).await?;
-    assert_refused(publish(one).await, "its table is dropped");
-    other.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    publish(one).await?;
-    forget(&*other.views, &[]).await?;
-    other.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    one.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    publish(one).await?;
-    for ports in [one, other] {
-        let there = ports.views.rows(VIEW, &[query("p", "", None)]).await?;
-        assert_eq!(found(&there).len(), 1);
+    publish(ports).await?;
+    forget(&*other_ports.views, &[]).await?;
+    assert_refused(publish(ports).await, "its table is dropped");
+    other_ports
+        .views
+        .ensure_view(PLAYS, &shape(VIEW).into())
+        .await?;
+    publish(ports).await?;
+    forget(&*other_ports.views, &[]).await?;
+    other_ports
+        .views
+        .ensure_view(PLAYS, &shape(VIEW).into())
+        .await?;
+    ports.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    publish(ports).await?;
+    for ports in [ports, other_ports] {
+        let table_rows = ports.views.rows(VIEW, &[query("p", "", None)]).await?;
+        assert_eq!(result_rows(&table_rows).len(), 1);
     }
     Ok(())
 }
@@ -254,12 +271,15 @@ pub async fn recreated_tables_are_found(one: &Stores, other: &Stores) -> Result<
 pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_refused(views.abandon(PLAYS, 1, 1).await, "the run does not exist");
-    sealed(views, 1).await?;
+    seal_run(views, 1).await?;
     views.abandon(PLAYS, 1, 2000).await?;
     views.abandon(PLAYS, 1, 3000).await?;
-    let seen = views.runs(PLAYS).await?;
+    let run_records = views.runs(PLAYS).await?;
     assert_eq!(
-        (seen.runs.newest_complete(), seen.runs.next_epoch()),
+        (
+            run_records.runs.newest_complete(),
+            run_records.runs.next_epoch()
+        ),
         (0, 2)
     );
     assert_refused(
@@ -267,7 +287,7 @@ pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
         "it was abandoned",
     );
     assert!(views.runs(PLAYS).await?.complete_epochs.is_empty());
-    sealed(views, 2).await?;
+    seal_run(views, 2).await?;
     complete(views, 2, &[VIEW], true, 1).await?;
     assert_refused(views.abandon(PLAYS, 2, 1).await, "it is complete");
     Ok(())
@@ -295,9 +315,9 @@ pub async fn run_details_are_listed(ports: &Stores) -> Result<()> {
     );
     complete(views, 1, &[], true, 5000).await?;
     complete(views, 1, &[], true, 6000).await?;
-    sealed(views, 2).await?;
+    seal_run(views, 2).await?;
     views.abandon(PLAYS, 2, 7000).await?;
-    sealed(views, 3).await?;
+    seal_run(views, 3).await?;
     let details = views.list_run_details(PLAYS, None, 10).await?;
     let listed: Vec<_> = details
         .iter()
@@ -343,7 +363,7 @@ pub async fn run_details_are_listed(ports: &Stores) -> Result<()> {
 /// of them.
 pub async fn old_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
     for epoch in 1..=150 {
-        sealed(views, epoch).await?;
+        seal_run(views, epoch).await?;
         complete(views, epoch, &[VIEW], true, 1).await?;
     }
     let details = views.list_run_details(PLAYS, None, 1_000).await?;
@@ -353,12 +373,15 @@ pub async fn old_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
         .collect();
     assert_eq!(listed, (81..=150).rev().collect::<Vec<_>>());
     assert!(views.run_details(PLAYS, 80).await?.is_none());
-    let seen = views.runs(PLAYS).await?;
+    let run_records = views.runs(PLAYS).await?;
     assert_eq!(
-        (seen.runs.newest_complete(), seen.runs.next_epoch()),
+        (
+            run_records.runs.newest_complete(),
+            run_records.runs.next_epoch()
+        ),
         (150, 151)
     );
-    assert_eq!(seen.complete_epochs[VIEW], 150);
+    assert_eq!(run_records.complete_epochs[VIEW], 150);
     Ok(())
 }
 
@@ -366,18 +389,21 @@ pub async fn old_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
 pub async fn listings_may_omit_old_runs(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     for epoch in 1..=80 {
-        sealed(views, epoch).await?;
+        seal_run(views, epoch).await?;
         let view = if epoch <= 5 { OTHER_VIEW } else { VIEW };
         complete(views, epoch, &[view], true, 1).await?;
     }
-    let seen = views.runs(PLAYS).await?;
-    assert_eq!(seen.runs.newest_complete(), 80);
-    assert_eq!(seen.runs.cut(5, 0).map(|cut| cut.next_offset), Some(50));
+    let run_records = views.runs(PLAYS).await?;
+    assert_eq!(run_records.runs.newest_complete(), 80);
+    assert_eq!(
+        run_records.runs.cut(5, 0).map(|cut| cut.next_offset),
+        Some(50)
+    );
     forget(views, &[VIEW.to_owned()]).await?;
-    let seen = views.runs(PLAYS).await?;
+    let run_records = views.runs(PLAYS).await?;
     for epoch in 70..=80 {
-        assert!(seen.runs.get(epoch).is_some(), "{epoch}");
+        assert!(run_records.runs.get(epoch).is_some(), "{epoch}");
     }
-    assert_eq!(seen.runs.next_epoch(), 81);
+    assert_eq!(run_records.runs.next_epoch(), 81);
     Ok(())
 }

@@ -8,7 +8,7 @@ use stores::views::{
 };
 use stores::{Result, Stores};
 
-use super::views::{PLAYS, assert_refused, complete, forget, sealed};
+use super::views::{PLAYS, assert_refused, complete, forget, seal_run};
 use super::{OTHER_VIEW, VIEW};
 
 pub(super) fn shape(view: &str) -> ViewShape {
@@ -72,7 +72,7 @@ pub async fn versions_round_trip(ports: &Stores) -> Result<()> {
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     assert_eq!(views.heads(VIEW, &keys(&["a"])).await?, Some(vec![None]));
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let first = [
         new_version("a", &[(1, "one"), (2, "")], None),
         new_version("b", &[(1, "another")], leads_to("of b", &[1])),
@@ -89,17 +89,17 @@ pub async fn versions_round_trip(ports: &Stores) -> Result<()> {
     let of_a = head(1, "of a", run.stamp_us);
     let of_b = head(1, "of b", run.stamp_us);
     assert_eq!(heads, Some(vec![None, of_a.clone(), of_b, of_a]));
-    let found = views.nodes(VIEW, b"a", &[3, 9, 1, 2, 1].map(name)).await?;
+    let nodes = views.nodes(VIEW, b"a", &[3, 9, 1, 2, 1].map(name)).await?;
     let text = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
     let expected = [text("three"), None, text("one"), text(""), text("one")];
-    assert_eq!(found, expected);
+    assert_eq!(nodes, expected);
     assert_eq!(views.nodes(VIEW, b"x", &[name(1)]).await?, [None]);
-    assert_eq!(stored(views, "a").await?, [1, 2, 3]);
+    assert_eq!(stored_nodes(views, "a").await?, [1, 2, 3]);
     Ok(())
 }
 
 /// Returns the stored nodes of a key, by the number in their names.
-async fn stored(views: &dyn ViewsWrite, key: &str) -> Result<Vec<u8>> {
+async fn stored_nodes(views: &dyn ViewsWrite, key: &str) -> Result<Vec<u8>> {
     let names = views.node_names(VIEW, key.as_bytes()).await?;
     let mut numbers: Vec<u8> = names.into_iter().map(|name| name[0]).collect();
     numbers.sort_unstable();
@@ -171,34 +171,45 @@ fn steps() -> [Step<'static>; 7] {
 pub async fn unreferenced_nodes_are_garbage(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    sealed(views, 1).await?;
-    for (versions, there, left) in steps() {
-        let at = again(views).await?;
+    seal_run(views, 1).await?;
+    for (versions, expected_nodes, remaining) in steps() {
+        let attempt = begin_again(views).await?;
         views
-            .publish_versions(PLAYS, VIEW, at.0, at.1, &versions)
+            .publish_versions(PLAYS, VIEW, attempt.0, attempt.1, &versions)
             .await?;
-        assert_eq!(stored(views, "a").await?, there);
-        while views.collect_garbage(PLAYS, VIEW, at, 1).await? == 1 {}
-        assert_eq!(stored(views, "a").await?, left);
-        let names: Vec<NodeName> = left.iter().copied().map(name).collect();
-        let found = views.nodes(VIEW, b"a", &names).await?;
-        assert!(found.iter().all(Option::is_some), "{left:?}: {found:?}");
+        assert_eq!(stored_nodes(views, "a").await?, expected_nodes);
+        while views.collect_garbage(PLAYS, VIEW, attempt, 1).await? == 1 {}
+        assert_eq!(stored_nodes(views, "a").await?, remaining);
+        let names: Vec<NodeName> = remaining.iter().copied().map(name).collect();
+        let nodes = views.nodes(VIEW, b"a", &names).await?;
+        assert!(
+            nodes.iter().all(Option::is_some),
+            "{remaining:?}: {nodes:?}"
+        );
     }
-    assert!(stored(views, "b").await?.is_empty());
-    let at = again(views).await?;
-    assert_eq!(views.collect_garbage(PLAYS, OTHER_VIEW, at, 9).await?, 0);
+    assert!(stored_nodes(views, "b").await?.is_empty());
+    let attempt = begin_again(views).await?;
+    assert_eq!(
+        views.collect_garbage(PLAYS, OTHER_VIEW, attempt, 9).await?,
+        0
+    );
     Ok(())
 }
 
 /// Begins to publish run 1 again.
-async fn again(views: &dyn ViewsWrite) -> Result<(Epoch, i64)> {
-    at(views, 5).await
+async fn begin_again(views: &dyn ViewsWrite) -> Result<(Epoch, i64)> {
+    begin_at(views, 5).await
 }
 
 /// Begins to publish run 1 at a time in milliseconds.
-async fn at(views: &dyn ViewsWrite, now_ms: i64) -> Result<(Epoch, i64)> {
-    let nothing = std::collections::BTreeMap::new();
-    Ok((1, views.begin_publishing(PLAYS, 1, &nothing, now_ms).await?))
+async fn begin_at(views: &dyn ViewsWrite, now_ms: i64) -> Result<(Epoch, i64)> {
+    let no_results = std::collections::BTreeMap::new();
+    Ok((
+        1,
+        views
+            .begin_publishing(PLAYS, 1, &no_results, now_ms)
+            .await?,
+    ))
 }
 
 /// An attempt at an hour, counted from the first day, that publishes a root and its nodes; then the
@@ -235,44 +246,45 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     const HOUR_MS: i64 = 3_600_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    sealed(views, 1).await?;
+    seal_run(views, 1).await?;
     let key = keys(&["a"]);
     let mut stamps = std::collections::BTreeMap::new();
-    for (hour, root, leads, earlier, left) in HOURS {
+    for (hour, root, node_numbers, earlier, remaining) in HOURS {
         // An interrupted attempt with nodes that others reference too.
-        let dead = at(views, hour * HOUR_MS).await?;
+        let interrupted = begin_at(views, hour * HOUR_MS).await?;
         let part = new_version("a", &[(1, "\u{1}"), (9, "\u{9}")], None);
         views
-            .publish_versions(PLAYS, VIEW, dead.0, dead.1, &[part])
+            .publish_versions(PLAYS, VIEW, interrupted.0, interrupted.1, &[part])
             .await?;
-        let at = at(views, hour * HOUR_MS).await?;
-        stamps.insert(root, at.1);
+        let attempt = begin_at(views, hour * HOUR_MS).await?;
+        stamps.insert(root, attempt.1);
         let bytes = |n: &u8| (name(*n), Bytes::copy_from_slice(&[*n]));
-        let whole = NewVersion {
-            nodes: leads.iter().map(bytes).collect(),
-            head: leads_to(root, leads),
+        let version = NewVersion {
+            nodes: node_numbers.iter().map(bytes).collect(),
+            head: leads_to(root, node_numbers),
             ..new_version("a", &[], None)
         };
         views
-            .publish_versions(PLAYS, VIEW, at.0, at.1, &[whole])
+            .publish_versions(PLAYS, VIEW, attempt.0, attempt.1, &[version])
             .await?;
-        while views.collect_garbage(PLAYS, VIEW, at, 2).await? == 2 {}
-        assert_eq!(stored(views, "a").await?, left, "{root}");
-        let names: Vec<NodeName> = left.iter().copied().map(name).collect();
-        let found = views.nodes(VIEW, b"a", &names).await?;
-        assert!(found.iter().all(Option::is_some), "{root}: {found:?}");
+        while views.collect_garbage(PLAYS, VIEW, attempt, 2).await? == 2 {}
+        assert_eq!(stored_nodes(views, "a").await?, remaining, "{root}");
+        let names: Vec<NodeName> = remaining.iter().copied().map(name).collect();
+        let nodes = views.nodes(VIEW, b"a", &names).await?;
+        assert!(nodes.iter().all(Option::is_some), "{root}: {nodes:?}");
         let heads = views.heads(VIEW, &key).await?.unwrap_or_default();
         let earlier = earlier.map(|root: &'static str| EarlierRoot {
             epoch: 1,
             stamp_us: stamps[root],
             root: Bytes::from_static(root.as_bytes()),
         });
-        let expected = head(1, root, at.1).map(|head| Head { earlier, ..head });
+        let expected = head(1, root, attempt.1).map(|head| Head { earlier, ..head });
         assert_eq!(heads, std::slice::from_ref(&expected));
         // For a reader on the next day, the root itself is the earlier one.
-        let own = expected.and_then(|head| head.find_earlier_root((hour + 24) * HOUR_MS * 1000));
+        let next_day_root =
+            expected.and_then(|head| head.find_earlier_root((hour + 24) * HOUR_MS * 1000));
         assert_eq!(
-            own.map(|root| root.root),
+            next_day_root.map(|root| root.root),
             Some(Bytes::from_static(root.as_bytes()))
         );
     }
@@ -281,7 +293,7 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
 
 /// A day; the root published on it with its nodes; whether the head keeps no earlier root; the
 /// earlier root afterwards; and the remaining nodes.
-type Alone = (
+type HistoryStep = (
     i64,
     &'static str,
     &'static [u8],
@@ -296,33 +308,36 @@ pub async fn a_head_may_have_no_history(ports: &Stores) -> Result<()> {
     const DAY_MS: i64 = 86_400_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    sealed(views, 1).await?;
-    let steps: [Alone; 5] = [
+    seal_run(views, 1).await?;
+    let steps: [HistoryStep; 5] = [
         (1, "first", &[1, 2], false, None, &[1, 2]),
         (2, "second", &[2, 3], false, Some("first"), &[1, 2, 3]),
         (2, "third", &[3, 4], true, None, &[3, 4]),
         (3, "fourth", &[4, 5], true, None, &[4, 5]),
         (4, "fifth", &[5, 6], false, Some("fourth"), &[4, 5, 6]),
     ];
-    for (day, root, leads, drops_earlier_root, earlier, left) in steps {
-        let at = at(views, day * DAY_MS).await?;
+    for (day, root, node_numbers, drops_earlier_root, earlier, remaining) in steps {
+        let attempt = begin_at(views, day * DAY_MS).await?;
         let bytes = |n: &u8| (name(*n), Bytes::copy_from_slice(&[*n]));
-        let whole = NewVersion {
-            nodes: leads.iter().map(bytes).collect(),
-            head: leads_to(root, leads),
+        let version = NewVersion {
+            nodes: node_numbers.iter().map(bytes).collect(),
+            head: leads_to(root, node_numbers),
             drops_earlier_root,
             ..new_version("a", &[], None)
         };
         views
-            .publish_versions(PLAYS, VIEW, at.0, at.1, &[whole])
+            .publish_versions(PLAYS, VIEW, attempt.0, attempt.1, &[version])
             .await?;
-        while views.collect_garbage(PLAYS, VIEW, at, 2).await? == 2 {}
-        assert_eq!(stored(views, "a").await?, left, "{root}");
+        while views.collect_garbage(PLAYS, VIEW, attempt, 2).await? == 2 {}
+        assert_eq!(stored_nodes(views, "a").await?, remaining, "{root}");
         let heads = views.heads(VIEW, &keys(&["a"])).await?.unwrap_or_default();
-        let found = heads.into_iter().next().flatten().expect("a head");
-        let kept = found.earlier.map(|earlier| earlier.root);
+        let new_head = heads.into_iter().next().flatten().expect("a head");
+        let earlier_root = new_head.earlier.map(|earlier| earlier.root);
         let expected = earlier.map(|root| Bytes::copy_from_slice(root.as_bytes()));
-        assert_eq!((found.root.as_ref(), kept), (root.as_bytes(), expected));
+        assert_eq!(
+            (new_head.root.as_ref(), earlier_root),
+            (root.as_bytes(), expected)
+        );
     }
     Ok(())
 }
@@ -332,7 +347,7 @@ pub async fn a_head_may_have_no_history(ports: &Stores) -> Result<()> {
 pub async fn garbage_can_be_referenced_again(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    sealed(views, 1).await?;
+    seal_run(views, 1).await?;
     let versions = [
         new_version("a", &[(1, "1"), (2, "2")], leads_to("first", &[1, 2])),
         new_version("a", &[(2, "2"), (3, "3")], leads_to("second", &[2, 3])),
@@ -340,22 +355,22 @@ pub async fn garbage_can_be_referenced_again(ports: &Stores) -> Result<()> {
     ];
     let mut last = 0;
     for version in versions {
-        let (epoch, stamp_us) = again(views).await?;
+        let (epoch, stamp_us) = begin_again(views).await?;
         views
             .publish_versions(PLAYS, VIEW, epoch, stamp_us, &[version])
             .await?;
         last = stamp_us;
     }
     complete(views, 1, &[VIEW], true, 1).await?;
-    assert_eq!(stored(views, "a").await?, [1, 2, 3, 4]);
-    let next = sealed(views, 2).await?;
+    assert_eq!(stored_nodes(views, "a").await?, [1, 2, 3, 4]);
+    let next = seal_run(views, 2).await?;
     let overtaken = views.collect_garbage(PLAYS, VIEW, (1, last), 9);
     assert_refused(overtaken.await, "a newer run has been recorded");
-    let at = (2, next.stamp_us);
-    while views.collect_garbage(PLAYS, VIEW, at, 9).await? == 9 {}
-    assert_eq!(stored(views, "a").await?, [1, 4]);
-    let found = views.nodes(VIEW, b"a", &[1, 4].map(name)).await?;
-    assert!(found.iter().all(Option::is_some), "{found:?}");
+    let attempt = (2, next.stamp_us);
+    while views.collect_garbage(PLAYS, VIEW, attempt, 9).await? == 9 {}
+    assert_eq!(stored_nodes(views, "a").await?, [1, 4]);
+    let nodes = views.nodes(VIEW, b"a", &[1, 4].map(name)).await?;
+    assert!(nodes.iter().all(Option::is_some), "{nodes:?}");
     Ok(())
 }
 
@@ -363,13 +378,13 @@ pub async fn garbage_can_be_referenced_again(ports: &Stores) -> Result<()> {
 pub async fn an_old_stamp_changes_no_head(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    let run = sealed(views, 1).await?;
-    let none = new_version("a", &[], leads_to("first", &[]));
+    let run = seal_run(views, 1).await?;
+    let first = new_version("a", &[], leads_to("first", &[]));
     views
-        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &[none])
+        .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &[first])
         .await?;
-    let nothing = std::collections::BTreeMap::new();
-    let later = views.begin_publishing(PLAYS, 1, &nothing, 5).await?;
+    let no_results = std::collections::BTreeMap::new();
+    let later_stamp_us = views.begin_publishing(PLAYS, 1, &no_results, 5).await?;
     let stale = [new_version("a", &[], leads_to("stale", &[]))];
     let refused = views.publish_versions(PLAYS, VIEW, 1, run.stamp_us, &stale);
     assert_refused(refused.await, "its stamp was replaced");
@@ -378,16 +393,18 @@ pub async fn an_old_stamp_changes_no_head(ports: &Stores) -> Result<()> {
     // An attempt with an old stamp is refused even if it publishes no versions.
     let refused = views.publish_versions(PLAYS, VIEW, 1, run.stamp_us, &[]);
     assert_refused(refused.await, "its stamp was replaced");
-    let all = keys(&["a"]);
+    let queried = keys(&["a"]);
     let first = head(1, "first", run.stamp_us);
-    assert_eq!(views.heads(VIEW, &all).await?, Some(vec![first]));
+    assert_eq!(views.heads(VIEW, &queried).await?, Some(vec![first]));
     let new = [new_version("a", &[], leads_to("second", &[]))];
-    views.publish_versions(PLAYS, VIEW, 1, later, &new).await?;
+    views
+        .publish_versions(PLAYS, VIEW, 1, later_stamp_us, &new)
+        .await?;
     assert_eq!(
-        views.heads(VIEW, &all).await?,
-        Some(vec![head(1, "second", later)])
+        views.heads(VIEW, &queried).await?,
+        Some(vec![head(1, "second", later_stamp_us)])
     );
-    let refused = views.publish_versions(PLAYS, OTHER_VIEW, 1, later, &new);
+    let refused = views.publish_versions(PLAYS, OTHER_VIEW, 1, later_stamp_us, &new);
     assert_refused(refused.await, "it has no table");
     Ok(())
 }
@@ -397,9 +414,9 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
     const KEYS: usize = 700;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    let run = sealed(views, 1).await?;
-    let all: Vec<Vec<u8>> = (0..KEYS).map(|n| format!("{n:04}").into_bytes()).collect();
-    let versions: Vec<NewVersion> = all
+    let run = seal_run(views, 1).await?;
+    let all_keys: Vec<Vec<u8>> = (0..KEYS).map(|n| format!("{n:04}").into_bytes()).collect();
+    let versions: Vec<NewVersion> = all_keys
         .iter()
         .map(|key| NewVersion {
             key: key.clone(),
@@ -415,12 +432,12 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
     views
         .publish_versions(PLAYS, VIEW, 1, run.stamp_us, &versions)
         .await?;
-    let heads = views.heads(VIEW, &all).await?.expect("a table");
+    let heads = views.heads(VIEW, &all_keys).await?.expect("a table");
     let roots: Vec<Vec<u8>> = heads
         .into_iter()
         .map(|head| head.expect("a head").root.to_vec())
         .collect();
-    assert_eq!(roots, all);
+    assert_eq!(roots, all_keys);
     let mut listed = Vec::new();
     loop {
         let after = listed.last().cloned();
@@ -431,7 +448,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
         listed.extend(page);
     }
     listed.sort();
-    assert_eq!(listed, all);
+    assert_eq!(listed, all_keys);
     Ok(())
 }
 
@@ -441,7 +458,7 @@ pub async fn forgotten_boards_are_deleted(ports: &Stores) -> Result<()> {
     for view in [VIEW, OTHER_VIEW] {
         views.ensure_view(PLAYS, &shape(view)).await?;
     }
-    sealed(views, 1).await?;
+    seal_run(views, 1).await?;
     let keep = [VIEW.to_owned()];
     for _ in 0..2 {
         forget(views, &keep).await?;

@@ -11,7 +11,7 @@ use stores::views::{NewHead, NewRows, NewVersion, ViewsWrite};
 use stores::{Result, Stores};
 
 use super::versions::shape as board_shape;
-use super::views::{PLAYS, assert_refused, results, rows, sealed, shape};
+use super::views::{PLAYS, assert_refused, results, rows, seal_run, shape};
 use super::{OTHER_VIEW, VIEW, binary, bytes};
 
 type Key = (Vec<u8>, Vec<u8>);
@@ -20,22 +20,22 @@ type Value = (Option<i64>, Epoch, i64);
 
 /// Rows by key; no two pages contain the same row.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Scanned(BTreeMap<Key, Value>);
+struct RowsByKey(BTreeMap<Key, Value>);
 
-impl Scanned {
+impl RowsByKey {
     fn add(&mut self, page: &ScannedRows) {
         let keys = bytes(&page.partitions).into_iter().zip(bytes(&page.rows));
         for (n, key) in keys.enumerate() {
             let count = page.counts.is_valid(n).then(|| page.counts.value(n));
             let value = (count, page.epochs.value(n), page.stamps_us.value(n));
-            let twice = self.0.insert(key.clone(), value);
-            assert_eq!(twice, None, "{key:?} comes twice");
+            let duplicate = self.0.insert(key.clone(), value);
+            assert_eq!(duplicate, None, "{key:?} is returned twice");
         }
     }
 }
 
-fn shares(of: u32) -> impl Iterator<Item = ScanShare> {
-    ScanShare::list_all(NonZeroU32::new(of).expect("some shares"))
+fn shares(count: u32) -> impl Iterator<Item = ScanShare> {
+    ScanShare::list_all(NonZeroU32::new(count).expect("some shares"))
 }
 
 /// Reads a page of an existing table.
@@ -53,8 +53,8 @@ async fn page(
 }
 
 /// Reads the rows of a share in pages of `limit`.
-async fn scan(views: &dyn ViewsScan, share: ScanShare, limit: usize) -> Result<Scanned> {
-    let mut scanned = Scanned::default();
+async fn scan(views: &dyn ViewsScan, share: ScanShare, limit: usize) -> Result<RowsByKey> {
+    let mut scanned = RowsByKey::default();
     let mut after = None;
     loop {
         let page = page(views, share, after.as_ref(), limit).await?;
@@ -67,28 +67,28 @@ async fn scan(views: &dyn ViewsScan, share: ScanShare, limit: usize) -> Result<S
 }
 
 /// Reads all rows with one reader for each share.
-async fn scan_all(views: &dyn ViewsScan, of: u32, limit: usize) -> Result<Scanned> {
+async fn scan_all(views: &dyn ViewsScan, share_count: u32, limit: usize) -> Result<RowsByKey> {
     let division: ShareScheme = views.share_scheme().await?;
     assert!(division.parallel_shares.get() > 0);
-    let mut all = Scanned::default();
-    for share in shares(of) {
-        let found = scan(views, share, limit).await?;
-        for (key, value) in found.0 {
+    let mut all_rows = RowsByKey::default();
+    for share in shares(share_count) {
+        let share_rows = scan(views, share, limit).await?;
+        for (key, value) in share_rows.0 {
             assert!(division.has_rows(share, &key.0), "{key:?} is of {share:?}");
-            let twice = all.0.insert(key, value);
-            assert_eq!(twice, None, "shares have nothing in common");
+            let duplicate = all_rows.0.insert(key, value);
+            assert_eq!(duplicate, None, "shares have nothing in common");
         }
     }
-    let over = scan(views, past(of), limit).await?;
-    assert!(over.0.is_empty(), "the share does not exist");
-    Ok(all)
+    let beyond = scan(views, beyond_last(share_count), limit).await?;
+    assert!(beyond.0.is_empty(), "the share does not exist");
+    Ok(all_rows)
 }
 
 /// Returns a share whose index is too large.
-fn past(of: u32) -> ScanShare {
-    let of = NonZeroU32::new(of).expect("some shares");
-    let index = of.get();
-    ScanShare { index, count: of }
+fn beyond_last(count: u32) -> ScanShare {
+    let count = NonZeroU32::new(count).expect("some shares");
+    let index = count.get();
+    ScanShare { index, count }
 }
 
 /// Every row is returned once with its stored values, including markers, for any page size and any
@@ -96,31 +96,31 @@ fn past(of: u32) -> ScanShare {
 pub async fn every_row_is_scanned_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let none = views.scan_rows(VIEW, ScanShare::ALL, None, 9).await?;
-    assert!(none.is_none(), "a view that was never made has no table");
+    assert!(none.is_none(), "a view that was never created has no table");
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     let empty = page(views, ScanShare::ALL, None, 9).await?;
     assert_eq!((empty.counts.len(), empty.next), (0, None));
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let mut expected: BTreeMap<Key, Value> = BTreeMap::new();
-    let mut all: Vec<(String, String, Option<i64>)> = Vec::new();
+    let mut all_rows: Vec<(String, String, Option<i64>)> = Vec::new();
     for part in 0..23_u8 {
         for row in 0..part % 5 {
             let count = (row != 2).then_some(i64::from(part) - 3);
             let row = "r".repeat(row.into());
-            all.push((format!("{part:02}"), row, count));
+            all_rows.push((format!("{part:02}"), row, count));
         }
     }
-    all.push(("99".to_owned(), "first".to_owned(), Some(i64::MIN)));
-    all.push(("99".to_owned(), "last".to_owned(), Some(i64::MAX)));
-    for (part, row, count) in &all {
+    all_rows.push(("99".to_owned(), "first".to_owned(), Some(i64::MIN)));
+    all_rows.push(("99".to_owned(), "last".to_owned(), Some(i64::MAX)));
+    for (part, row, count) in &all_rows {
         let value = (*count, 1, run.stamp_us);
         expected.insert((part.clone().into(), row.clone().into()), value);
     }
-    let each = all
+    let tuples = all_rows
         .iter()
         .map(|(part, row, count)| (part.as_str(), row.as_str(), *count));
-    let new = rows(&each.collect::<Vec<_>>());
+    let new = rows(&tuples.collect::<Vec<_>>());
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &new).await?;
     let stamp_us = views
         .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
@@ -129,7 +129,7 @@ pub async fn every_row_is_scanned_once(ports: &Stores) -> Result<()> {
     views.publish(PLAYS, VIEW, 1, stamp_us, &later).await?;
     expected.insert((b"04".to_vec(), b"r".to_vec()), (None, 1, stamp_us));
     expected.insert((b"04".to_vec(), b"rr".to_vec()), (Some(7), 1, stamp_us));
-    for (of, limit) in [
+    for (share_count, limit) in [
         (1, 1),
         (1, 2),
         (1, 1_000),
@@ -138,11 +138,11 @@ pub async fn every_row_is_scanned_once(ports: &Stores) -> Result<()> {
         (7, 1_000),
         (64, 5),
     ] {
-        let found = scan_all(views, of, limit).await?;
-        assert_eq!(found.0, expected, "{of} shares, pages of {limit}");
+        let actual = scan_all(views, share_count, limit).await?;
+        assert_eq!(actual.0, expected, "{share_count} shares, pages of {limit}");
     }
-    let other = views.scan_rows(OTHER_VIEW, ScanShare::ALL, None, 9).await?;
-    assert_eq!(other.expect("a table").counts.len(), 0);
+    let other_rows = views.scan_rows(OTHER_VIEW, ScanShare::ALL, None, 9).await?;
+    assert_eq!(other_rows.expect("a table").counts.len(), 0);
     Ok(())
 }
 
@@ -151,7 +151,7 @@ pub async fn wide_partitions_are_scanned(ports: &Stores) -> Result<()> {
     const WIDE: i64 = 50_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     // Each of the other partitions has one row.
     let part = |n: i64| if n < WIDE { -1 } else { n };
     let numbers = || 0..WIDE + 3_000;
@@ -161,12 +161,12 @@ pub async fn wide_partitions_are_scanned(ports: &Stores) -> Result<()> {
         counts: numbers().map(|n| (n % 3 > 0).then_some(n)).collect(),
     };
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
-    for (of, limit) in [(1, 7_001), (3, 20_000)] {
-        let found = scan_all(views, of, limit).await?;
-        assert_eq!(found.0.len(), numbers().count());
-        for ((of_part, row), (count, epoch, _)) in found.0 {
+    for (share_count, limit) in [(1, 7_001), (3, 20_000)] {
+        let actual = scan_all(views, share_count, limit).await?;
+        assert_eq!(actual.0.len(), numbers().count());
+        for ((actual_part, row), (count, epoch, _)) in actual.0 {
             let n = i64::from_be_bytes(row.try_into().expect("a number"));
-            assert_eq!(of_part, part(n).to_be_bytes());
+            assert_eq!(actual_part, part(n).to_be_bytes());
             assert_eq!((count, epoch), ((n % 3 > 0).then_some(n), 1));
         }
     }
@@ -185,21 +185,21 @@ const ONE_TOKEN: [u128; 4] = [
 pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let parts = ONE_TOKEN.map(u128::to_be_bytes);
-    let each = || parts.iter().flat_map(|part| [(part, b"a"), (part, b"b")]);
+    let pairs = || parts.iter().flat_map(|part| [(part, b"a"), (part, b"b")]);
     let load = NewRows {
-        partitions: binary(each().map(|(part, _)| part)),
-        rows: binary(each().map(|(_, row)| row)),
-        counts: each().map(|_| Some(1)).collect::<Int64Array>(),
+        partitions: binary(pairs().map(|(part, _)| part)),
+        rows: binary(pairs().map(|(_, row)| row)),
+        counts: pairs().map(|_| Some(1)).collect::<Int64Array>(),
     };
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
-    for (of, limit) in [(1, 1), (1, 2), (1, 3), (5, 1)] {
-        let found = scan_all(views, of, limit).await?;
-        let keys = each().map(|(part, row)| (part.to_vec(), row.to_vec()));
+    for (share_count, limit) in [(1, 1), (1, 2), (1, 3), (5, 1)] {
+        let actual = scan_all(views, share_count, limit).await?;
+        let keys = pairs().map(|(part, row)| (part.to_vec(), row.to_vec()));
         assert!(
-            found.0.into_keys().eq(keys),
-            "{of} shares, pages of {limit}"
+            actual.0.into_keys().eq(keys),
+            "{share_count} shares, pages of {limit}"
         );
     }
     Ok(())
@@ -210,7 +210,7 @@ pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
 pub async fn concurrent_writes_duplicate_no_row(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let name = |n: usize| (format!("{:02}", n % 20), format!("{n:03}"));
     let mut first: Vec<(String, String)> = (0..300).map(name).collect();
     first.sort();
@@ -221,7 +221,7 @@ pub async fn concurrent_writes_duplicate_no_row(ports: &Stores) -> Result<()> {
     };
     let new = load(&first, 1);
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &new).await?;
-    let (mut scanned, mut after) = (Scanned::default(), None);
+    let (mut scanned, mut after) = (RowsByKey::default(), None);
     for round in 0_i64.. {
         let page = page(views, ScanShare::ALL, after.as_ref(), 17).await?;
         scanned.add(&page);
@@ -231,9 +231,9 @@ pub async fn concurrent_writes_duplicate_no_row(ports: &Stores) -> Result<()> {
         }
         // Rows with an odd number change all the time, and new rows appear in old and new
         // partitions.
-        let more = [(format!("{:02}", round % 25), format!("new {round}"))];
+        let new_key = [(format!("{:02}", round % 25), format!("new {round}"))];
         let odd = first.iter().filter(|(_, row)| row.ends_with(['1', '7']));
-        let mut keys: Vec<(String, String)> = odd.chain(&more).cloned().collect();
+        let mut keys: Vec<(String, String)> = odd.chain(&new_key).cloned().collect();
         keys.sort();
         let stamp_us = views
             .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
@@ -243,8 +243,8 @@ pub async fn concurrent_writes_duplicate_no_row(ports: &Stores) -> Result<()> {
     }
     for (part, row) in first {
         let is_odd = row.ends_with(['1', '7']);
-        let found = scanned.0.get(&(part.into(), row.clone().into()));
-        let (count, _, stamp_us) = found.expect("a row that existed throughout");
+        let value = scanned.0.get(&(part.into(), row.clone().into()));
+        let (count, _, stamp_us) = value.expect("a row that existed throughout");
         assert!(
             is_odd || (*count, *stamp_us) == (Some(1), run.stamp_us),
             "{row}"
@@ -269,12 +269,12 @@ fn new_version(key: Vec<u8>, root: Vec<u8>) -> NewVersion {
 /// Reads all heads with one reader for each share.
 async fn scan_heads(
     views: &dyn ViewsScan,
-    of: u32,
+    share_count: u32,
     limit: usize,
 ) -> Result<BTreeMap<Vec<u8>, ScannedHead>> {
     let division = views.share_scheme().await?;
-    let mut all = BTreeMap::new();
-    for share in shares(of).chain([past(of)]) {
+    let mut heads = BTreeMap::new();
+    for share in shares(share_count).chain([beyond_last(share_count)]) {
         let mut after: Option<Vec<u8>> = None;
         loop {
             let page = views
@@ -284,8 +284,8 @@ async fn scan_heads(
             assert!(page.heads.len() <= limit);
             for head in page.heads {
                 assert!(division.has_head(share, &head.key), "{head:?} of {share:?}");
-                let twice = all.insert(head.key.clone(), head);
-                assert_eq!(twice, None, "no head is returned twice");
+                let duplicate = heads.insert(head.key.clone(), head);
+                assert_eq!(duplicate, None, "no head is returned twice");
             }
             after = page.next;
             if after.is_none() {
@@ -293,20 +293,20 @@ async fn scan_heads(
             }
         }
     }
-    Ok(all)
+    Ok(heads)
 }
 
 /// Every head is returned once with its stored values, for any page size and any number of shares.
 pub async fn every_head_is_scanned_once(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let none = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await?;
-    assert!(none.is_none(), "a view that was never made has no table");
+    assert!(none.is_none(), "a view that was never created has no table");
     views.ensure_view(PLAYS, &board_shape(VIEW)).await?;
     assert_eq!(scan_heads(views, 1, 9).await?, BTreeMap::new());
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let key = |n: u32| n.to_be_bytes().to_vec();
-    let new_versions = |numbers: &mut dyn Iterator<Item = u32>, of: &str| -> Vec<NewVersion> {
-        let root = |n: u32| format!("{of} {n}").into_bytes();
+    let new_versions = |numbers: &mut dyn Iterator<Item = u32>, prefix: &str| -> Vec<NewVersion> {
+        let root = |n: u32| format!("{prefix} {n}").into_bytes();
         numbers.map(|n| new_version(key(n), root(n))).collect()
     };
     let first = new_versions(&mut (0..400), "first");
@@ -321,7 +321,7 @@ pub async fn every_head_is_scanned_once(ports: &Stores) -> Result<()> {
         .publish_versions(PLAYS, VIEW, 1, stamp_us, &second)
         .await?;
     let head = |n: u32| {
-        let (of, stamp_us) = if n.is_multiple_of(7) {
+        let (prefix, stamp_us) = if n.is_multiple_of(7) {
             ("second", stamp_us)
         } else {
             ("first", run.stamp_us)
@@ -329,13 +329,13 @@ pub async fn every_head_is_scanned_once(ports: &Stores) -> Result<()> {
         let head = ScannedHead {
             key: key(n),
             epoch: 1,
-            root: format!("{of} {n}").into(),
+            root: format!("{prefix} {n}").into(),
             stamp_us: Some(stamp_us),
         };
         (key(n), head)
     };
     let expected: BTreeMap<Vec<u8>, ScannedHead> = (0..400).map(head).collect();
-    for (of, limit) in [
+    for (share_count, limit) in [
         (1, 1),
         (1, 7),
         (1, 1_000),
@@ -344,8 +344,8 @@ pub async fn every_head_is_scanned_once(ports: &Stores) -> Result<()> {
         (64, 4),
         (200, 1_000),
     ] {
-        let found = scan_heads(views, of, limit).await?;
-        assert_eq!(found, expected, "{of} shares, pages of {limit}");
+        let actual = scan_heads(views, share_count, limit).await?;
+        assert_eq!(actual, expected, "{share_count} shares, pages of {limit}");
     }
     heads_written_during_a_scan(views, &expected).await
 }
@@ -355,13 +355,13 @@ async fn heads_written_during_a_scan(
     views: &dyn ViewsWrite,
     expected: &BTreeMap<Vec<u8>, ScannedHead>,
 ) -> Result<()> {
-    let (mut found, mut after) = (BTreeSet::new(), None);
+    let (mut keys, mut after) = (BTreeSet::new(), None);
     for round in 0_u32.. {
-        let at: Option<Vec<u8>> = after.take();
-        let page = views.scan_heads(VIEW, ScanShare::ALL, at.as_deref(), 90);
+        let position: Option<Vec<u8>> = after.take();
+        let page = views.scan_heads(VIEW, ScanShare::ALL, position.as_deref(), 90);
         let page = page.await?.expect("a table");
         for head in page.heads {
-            assert!(found.insert(head.key), "no head is returned twice");
+            assert!(keys.insert(head.key), "no head is returned twice");
         }
         after = page.next;
         if after.is_none() {
@@ -370,13 +370,13 @@ async fn heads_written_during_a_scan(
         let stamp_us = views
             .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
             .await?;
-        let more = [7 * round, 1_000 + round];
-        let more = more.map(|n| new_version(n.to_be_bytes().to_vec(), b"third".to_vec()));
+        let new_heads = [7 * round, 1_000 + round];
+        let new_heads = new_heads.map(|n| new_version(n.to_be_bytes().to_vec(), b"third".to_vec()));
         views
-            .publish_versions(PLAYS, VIEW, 1, stamp_us, &more)
+            .publish_versions(PLAYS, VIEW, 1, stamp_us, &new_heads)
             .await?;
     }
-    assert!(expected.keys().all(|key| found.contains(key)));
+    assert!(expected.keys().all(|key| keys.contains(key)));
     Ok(())
 }
 
@@ -385,7 +385,7 @@ pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
     const LARGE: usize = 20_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let numbers = || 0..500_usize;
     let row = |n: usize| [format!("{n:04}").into_bytes(), vec![0; LARGE]].concat();
     let load = NewRows {
@@ -394,7 +394,7 @@ pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
         counts: numbers().map(|_| Some(1)).collect::<Int64Array>(),
     };
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
-    let (mut scanned, mut after, mut pages) = (Scanned::default(), None, 0);
+    let (mut scanned, mut after, mut pages) = (RowsByKey::default(), None, 0);
     loop {
         let page = page(views, ScanShare::ALL, after.as_ref(), 100_000).await?;
         assert!(page.counts.len() * LARGE < 5 << 20, "{}", page.counts.len());
@@ -418,8 +418,8 @@ pub async fn wrong_view_kinds_are_refused(ports: &Stores) -> Result<()> {
     let heads = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await;
     assert_refused(heads, "it is an aggregate view");
     let rows = views.scan_rows(OTHER_VIEW, ScanShare::ALL, None, 9).await;
-    let said = rows.as_ref().err().map(ToString::to_string);
-    assert!(said.is_some_and(|said| said.contains("scan its heads")));
+    let message = rows.as_ref().err().map(ToString::to_string);
+    assert!(message.is_some_and(|message| message.contains("scan its heads")));
     assert_refused(rows, "it is a view of boards");
     Ok(())
 }

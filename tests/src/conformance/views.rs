@@ -43,9 +43,9 @@ pub(super) async fn complete(
 ) -> Result<()> {
     let runs = views.runs(PLAYS).await?.runs;
     let stamp_us = runs.get(epoch).map_or(0, |run| run.stamp_us);
-    let at = (epoch, stamp_us);
+    let attempt = (epoch, stamp_us);
     views
-        .complete(PLAYS, at, &results(completed), run_ends, now_ms)
+        .complete(PLAYS, attempt, &results(completed), run_ends, now_ms)
         .await
 }
 
@@ -89,15 +89,15 @@ pub(super) fn query(part: &str, begin: &str, end: Option<&str>) -> PartitionQuer
 pub(super) type Row = (u32, String, Option<i64>, Epoch);
 
 /// Returns the rows of a view whose table must exist.
-pub(super) fn found(found: &Option<ViewRows>) -> Vec<Row> {
-    let found = found.as_ref().expect("a table");
-    let rows = bytes(&found.rows)
+pub(super) fn result_rows(rows: &Option<ViewRows>) -> Vec<Row> {
+    let rows = rows.as_ref().expect("a table");
+    let keys = bytes(&rows.rows)
         .into_iter()
         .map(|row| String::from_utf8_lossy(&row).into_owned());
-    rows.enumerate()
+    keys.enumerate()
         .map(|(n, row)| {
-            let count = found.counts.is_valid(n).then(|| found.counts.value(n));
-            (found.queries.value(n), row, count, found.epochs.value(n))
+            let count = rows.counts.is_valid(n).then(|| rows.counts.value(n));
+            (rows.queries.value(n), row, count, rows.epochs.value(n))
         })
         .collect()
 }
@@ -107,7 +107,7 @@ fn row(query: u32, row: &str, count: impl Into<Option<i64>>, epoch: Epoch) -> Ro
 }
 
 /// Proposes and seals a run.
-pub(super) async fn sealed(views: &dyn ViewsWrite, epoch: Epoch) -> Result<Run> {
+pub(super) async fn seal_run(views: &dyn ViewsWrite, epoch: Epoch) -> Result<Run> {
     let offset = 10 * i64::try_from(epoch).unwrap_or(0);
     views
         .propose(PLAYS, epoch, &cuts(offset), "token", 1000)
@@ -116,21 +116,24 @@ pub(super) async fn sealed(views: &dyn ViewsWrite, epoch: Epoch) -> Result<Run> 
 }
 
 #[track_caller]
-pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
-    let error = result.expect_err(why);
-    assert_eq!(error.kind(), ErrorKind::Reject, "{why}: {error}");
+pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
+    let error = result.expect_err(reason);
+    assert_eq!(error.kind(), ErrorKind::Reject, "{reason}: {error}");
 }
 
 /// Rows are returned by partition and range, with the epoch of their run; a row may have a null
 /// count.
 pub async fn rows_round_trip(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
-    let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
-    assert!(nothing.is_none(), "a view that was never made has no table");
+    let missing = views.rows(VIEW, &[query("p", "", None)]).await?;
+    assert!(
+        missing.is_none(),
+        "a view that was never created has no table"
+    );
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let new = rows(&[
         ("o", "a", Some(1)),
         ("p", "a", Some(2)),
@@ -156,11 +159,11 @@ pub async fn rows_round_trip(ports: &Stores) -> Result<()> {
         row(1, "b0", None, 1),
         row(3, "a", i64::MAX, 1),
     ];
-    let mut answer = found(&views.rows(VIEW, &queries).await?);
-    answer.sort();
-    assert_eq!(answer, expected);
-    assert_eq!(found(&views.rows(OTHER_VIEW, &queries).await?), []);
-    assert_eq!(found(&views.rows(VIEW, &[]).await?), []);
+    let mut actual = result_rows(&views.rows(VIEW, &queries).await?);
+    actual.sort();
+    assert_eq!(actual, expected);
+    assert_eq!(result_rows(&views.rows(OTHER_VIEW, &queries).await?), []);
+    assert_eq!(result_rows(&views.rows(VIEW, &[]).await?), []);
     Ok(())
 }
 
@@ -169,7 +172,7 @@ pub async fn rows_round_trip(ports: &Stores) -> Result<()> {
 pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let first = rows(&[
         ("p", "a", Some(1)),
         ("p", "b", Some(1)),
@@ -180,13 +183,13 @@ pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
     let stamp_us = views
         .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1000)
         .await?;
-    let again = rows(&[("p", "b", Some(2))]);
-    views.publish(PLAYS, VIEW, 1, stamp_us, &again).await?;
+    let rewritten = rows(&[("p", "b", Some(2))]);
+    views.publish(PLAYS, VIEW, 1, stamp_us, &rewritten).await?;
     let zombie = views.publish(PLAYS, VIEW, 1, run.stamp_us, &first).await;
     assert_refused(zombie, "its stamp was replaced");
-    let all = [query("p", "", None)];
+    let queries = [query("p", "", None)];
     let expected = [row(0, "a", 1, 1), row(0, "b", 2, 1), row(0, "c", 1, 1)];
-    assert_eq!(found(&views.rows(VIEW, &all).await?), expected);
+    assert_eq!(result_rows(&views.rows(VIEW, &queries).await?), expected);
 
     complete(views, 1, &[VIEW], true, 1).await?;
     let stamp_us = views
@@ -194,7 +197,7 @@ pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
         .await?;
     let recomputed = rows(&[("p", "a", Some(5))]);
     views.publish(PLAYS, VIEW, 1, stamp_us, &recomputed).await?;
-    let run = sealed(views, 2).await?;
+    let run = seal_run(views, 2).await?;
     let next = rows(&[("p", "c", None), ("p", "d", Some(7))]);
     views.publish(PLAYS, VIEW, 2, run.stamp_us, &next).await?;
     let zombie = views.publish(PLAYS, VIEW, 1, stamp_us, &first).await;
@@ -205,7 +208,7 @@ pub async fn the_larger_stamp_wins(ports: &Stores) -> Result<()> {
         row(0, "c", None, 2),
         row(0, "d", 7, 2),
     ];
-    assert_eq!(found(&views.rows(VIEW, &all).await?), expected);
+    assert_eq!(result_rows(&views.rows(VIEW, &queries).await?), expected);
     Ok(())
 }
 
@@ -215,7 +218,7 @@ pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     assert!(views.results(PLAYS).await?.is_empty());
-    sealed(views, 1).await?;
+    seal_run(views, 1).await?;
     let named = |name: &str| BTreeMap::from([(VIEW.to_owned(), name.to_owned())]);
     let first = views.begin_publishing(PLAYS, 1, &named("a"), 1).await?;
     let second = views.begin_publishing(PLAYS, 1, &named("b"), 1).await?;
@@ -231,23 +234,23 @@ pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
     views
         .complete(PLAYS, (1, second), &named("b"), true, 1)
         .await?;
-    sealed(views, 2).await?;
+    seal_run(views, 2).await?;
     views.begin_publishing(PLAYS, 2, &named("c"), 1).await?;
-    let both = TableResults {
+    let expected = TableResults {
         published: Some("b".to_owned()),
         begun: vec!["c".to_owned()],
     };
-    assert_eq!(views.results(PLAYS).await?[VIEW], both);
+    assert_eq!(views.results(PLAYS).await?[VIEW], expected);
     // An attempt that publishes the older run again does not forget the newer result.
     let late = views
         .complete(PLAYS, (1, second), &named("b"), false, 1)
         .await;
     assert_refused(late, "a newer run has been recorded");
-    assert_eq!(views.results(PLAYS).await?[VIEW], both);
+    assert_eq!(views.results(PLAYS).await?[VIEW], expected);
     forget(views, &[]).await?;
     assert_eq!(
         views.results(PLAYS).await?[VIEW],
-        both,
+        expected,
         "its rows are there"
     );
     forget(views, &[]).await?;
@@ -259,7 +262,7 @@ pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
 pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let old = rows(&[
         ("p", "a", Some(1)),
         ("p", "b", None),
@@ -298,7 +301,7 @@ pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
 pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
-    let run = sealed(views, 1).await?;
+    let run = seal_run(views, 1).await?;
     let old = rows(&[
         ("p", "a", Some(1)),
         ("p", "b", None),
@@ -306,33 +309,37 @@ pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
         ("q", "a", Some(4)),
     ]);
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &old).await?;
-    let all = async || {
+    let read_all = async || {
         let queries = [query("p", "", None), query("q", "", None)];
-        Ok::<_, stores::Error>(found(&views.rows(VIEW, &queries).await?))
+        Ok::<_, stores::Error>(result_rows(&views.rows(VIEW, &queries).await?))
     };
-    let keys = |of: &[(&str, &str)]| RowKeys {
-        partitions: binary(of.iter().map(|(part, _)| part)),
-        rows: binary(of.iter().map(|(_, row)| row)),
+    let keys = |pairs: &[(&str, &str)]| RowKeys {
+        partitions: binary(pairs.iter().map(|(part, _)| part)),
+        rows: binary(pairs.iter().map(|(_, row)| row)),
     };
-    let gone = keys(&[("p", "a"), ("p", "b"), ("q", "none")]);
-    let wrong = views.delete_rows(PLAYS, VIEW, (1, run.stamp_us + 1), &gone);
+    let deleted = keys(&[("p", "a"), ("p", "b"), ("q", "none")]);
+    let wrong = views.delete_rows(PLAYS, VIEW, (1, run.stamp_us + 1), &deleted);
     assert_refused(wrong.await, "it has another stamp");
-    assert_eq!(all().await?.len(), 4, "nothing was deleted");
+    assert_eq!(read_all().await?.len(), 4, "nothing was deleted");
     let results = results(&[VIEW]);
     let stamp_us = views.begin_publishing(PLAYS, 1, &results, 1).await?;
-    let late = views.delete_rows(PLAYS, VIEW, (1, run.stamp_us), &gone);
+    let late = views.delete_rows(PLAYS, VIEW, (1, run.stamp_us), &deleted);
     assert_refused(late.await, "its stamp was replaced");
-    let unmade = views.delete_rows(PLAYS, OTHER_VIEW, (1, stamp_us), &gone);
-    assert_refused(unmade.await, "the view was not made");
-    views.delete_rows(PLAYS, VIEW, (1, stamp_us), &gone).await?;
-    views.delete_rows(PLAYS, VIEW, (1, stamp_us), &gone).await?;
-    let left = [row(0, "c", 3, 1), row(1, "a", 4, 1)];
-    assert_eq!(all().await?, left);
+    let uncreated = views.delete_rows(PLAYS, OTHER_VIEW, (1, stamp_us), &deleted);
+    assert_refused(uncreated.await, "the view was not created");
+    views
+        .delete_rows(PLAYS, VIEW, (1, stamp_us), &deleted)
+        .await?;
+    views
+        .delete_rows(PLAYS, VIEW, (1, stamp_us), &deleted)
+        .await?;
+    let remaining = [row(0, "c", 3, 1), row(1, "a", 4, 1)];
+    assert_eq!(read_all().await?, remaining);
     // A later write is stored.
     let later_us = views.begin_publishing(PLAYS, 1, &results, 1).await?;
-    let again = rows(&[("p", "a", Some(5))]);
-    views.publish(PLAYS, VIEW, 1, later_us, &again).await?;
-    assert_eq!(all().await?.len(), 3);
+    let later = rows(&[("p", "a", Some(5))]);
+    views.publish(PLAYS, VIEW, 1, later_us, &later).await?;
+    assert_eq!(read_all().await?.len(), 3);
     Ok(())
 }
 
@@ -340,28 +347,35 @@ pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
 /// current stamp. The check does not need rows.
 pub async fn publishing_needs_a_run(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
-    let some = rows(&[("p", "a", Some(1))]);
-    let none = rows(&[]);
+    let one_row = rows(&[("p", "a", Some(1))]);
+    let no_rows = rows(&[]);
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     assert_refused(
-        views.publish(PLAYS, VIEW, 1, 1, &some).await,
+        views.publish(PLAYS, VIEW, 1, 1, &one_row).await,
         "no run exists",
     );
     let run = views.propose(PLAYS, 1, &cuts(1), "t", 1000).await?;
-    let early = views.publish(PLAYS, VIEW, 1, run.stamp_us, &some).await;
+    let early = views.publish(PLAYS, VIEW, 1, run.stamp_us, &one_row).await;
     assert_refused(early, "its cuts may still change");
     views.seal(PLAYS, 1, "t").await?;
-    let wrong = views.publish(PLAYS, VIEW, 1, run.stamp_us + 1, &none).await;
-    assert_refused(wrong, "it has another stamp");
-    let unmade = views
-        .publish(PLAYS, OTHER_VIEW, 1, run.stamp_us, &some)
+    let wrong = views
+        .publish(PLAYS, VIEW, 1, run.stamp_us + 1, &no_rows)
         .await;
-    assert_refused(unmade, "the view was not made");
-    views.publish(PLAYS, VIEW, 1, run.stamp_us, &none).await?;
+    assert_refused(wrong, "it has another stamp");
+    let uncreated = views
+        .publish(PLAYS, OTHER_VIEW, 1, run.stamp_us, &one_row)
+        .await;
+    assert_refused(uncreated, "the view was not created");
+    views
+        .publish(PLAYS, VIEW, 1, run.stamp_us, &no_rows)
+        .await?;
     views.abandon(PLAYS, 1, 1).await?;
-    let late = views.publish(PLAYS, VIEW, 1, run.stamp_us, &some).await;
+    let late = views.publish(PLAYS, VIEW, 1, run.stamp_us, &one_row).await;
     assert_refused(late, "the run was abandoned");
-    assert_eq!(found(&views.rows(VIEW, &[query("p", "", None)]).await?), []);
+    assert_eq!(
+        result_rows(&views.rows(VIEW, &[query("p", "", None)]).await?),
+        []
+    );
     Ok(())
 }
 
@@ -371,7 +385,7 @@ pub async fn large_loads_are_complete(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     for (epoch, step) in [(1, 1), (2, 3)] {
-        let run = sealed(views, epoch).await?;
+        let run = seal_run(views, epoch).await?;
         let numbers = || (0..ROWS).filter(move |n| n % step == 0);
         let load = NewRows {
             partitions: binary(numbers().map(|n| (n / 1000).to_be_bytes())),
@@ -389,15 +403,18 @@ pub async fn large_loads_are_complete(ports: &Stores) -> Result<()> {
             range: (Vec::new(), None),
         })
         .collect();
-    let found = views.rows(VIEW, &queries).await?;
-    let found = found.expect("a table");
-    assert_eq!(found.counts.len(), usize::try_from(ROWS).unwrap_or(0));
-    for (n, key) in (0_i64..).zip(bytes(&found.rows)) {
+    let table_rows = views.rows(VIEW, &queries).await?;
+    let table_rows = table_rows.expect("a table");
+    assert_eq!(table_rows.counts.len(), usize::try_from(ROWS).unwrap_or(0));
+    for (n, key) in (0_i64..).zip(bytes(&table_rows.rows)) {
         let index = usize::try_from(n).unwrap_or(0);
         let (count, epoch) = if n % 3 == 0 { (3 * n, 2) } else { (n, 1) };
         assert_eq!(key, n.to_be_bytes());
         assert_eq!(
-            (found.counts.value(index), found.epochs.value(index)),
+            (
+                table_rows.counts.value(index),
+                table_rows.epochs.value(index)
+            ),
             (count, epoch)
         );
     }

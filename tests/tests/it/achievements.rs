@@ -18,7 +18,7 @@ use tests::expected_achievements::{BOARDS, ExpectedAchievements, board_of};
 use tests::expected_boards::ExpectedEntities;
 use tests::histories::history_seeds;
 use tests::http::Client;
-use tests::process::{Process, Server, done};
+use tests::process::{Process, Server, run_ok};
 use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ const APPLICATIONS: i64 = 2;
 const STEPS: usize = 13;
 const HISTORIES: u64 = 1;
 
-fn effort(rng: &mut SmallRng) -> Value {
+fn random_effort(rng: &mut SmallRng) -> Value {
     let athlete = rng.random_range(1..=ATHLETES);
     let segment = rng.random_range(1..=SEGMENTS);
     // Each athlete has a few efforts on each segment, which are edited repeatedly.
@@ -49,7 +49,7 @@ fn effort(rng: &mut SmallRng) -> Value {
     row
 }
 
-fn athlete(rng: &mut SmallRng) -> Value {
+fn random_athlete(rng: &mut SmallRng) -> Value {
     let mut row = json!({"id": rng.random_range(1..=ATHLETES)});
     if rng.random_bool(0.9) {
         row["gender"] = json!(["F", "M", "X"].choose(rng));
@@ -62,12 +62,13 @@ fn athlete(rng: &mut SmallRng) -> Value {
 
 /// All values of a topic with their offsets, by partition.
 async fn read_values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
-    let all = messages(log, topic).await.expect("the log").into_iter();
+    let partitions = messages(log, topic).await.expect("the log").into_iter();
     let with_offset = |(offset, mut value): (i64, Value)| {
         value["offset"] = json!(offset);
         value
     };
-    all.map(|found| found.into_iter().map(with_offset).collect())
+    partitions
+        .map(|values| values.into_iter().map(with_offset).collect())
         .collect()
 }
 
@@ -89,8 +90,8 @@ impl ExpectedState {
         let count = rng.random_range(1..30);
         let lines: Vec<String> = (0..count)
             .map(|_| match source {
-                Source::Efforts => effort(rng).to_string(),
-                _ => athlete(rng).to_string(),
+                Source::Efforts => random_effort(rng).to_string(),
+                _ => random_athlete(rng).to_string(),
             })
             .collect();
         world.ingest_into(source, &lines).await;
@@ -143,32 +144,32 @@ impl ExpectedState {
 
     /// Compares all achievements, changes and boards.
     async fn compare(&self, world: &World, client: &Client, exact: bool) {
-        let mut all = Vec::new();
+        let mut achievements = Vec::new();
         for athlete in 1..=ATHLETES {
             let path = format!("/api/v1/athletes/{athlete}/achievements");
-            let fetch_pages = fetch_pages(client, &path).await;
-            let mut plain: Vec<Value> = fetch_pages.iter().cloned().map(without_names).collect();
-            plain.sort_by_key(Value::to_string);
+            let pages = fetch_pages(client, &path).await;
+            let mut actual: Vec<Value> = pages.iter().cloned().map(without_id_and_time).collect();
+            actual.sort_by_key(Value::to_string);
             if exact {
                 assert_eq!(
-                    plain,
+                    actual,
                     self.expected_achievements.achievements(athlete),
                     "athlete {athlete}"
                 );
             }
-            all.extend(fetch_pages);
+            achievements.extend(pages);
         }
-        check_holders_rank_first(&all, client, SEGMENTS).await;
+        check_holders_rank_first(&achievements, client, SEGMENTS).await;
         let log = &*world.stores.log;
         let log_ids = read_values(log, ACHIEVEMENTS_TOPIC)
             .await
             .into_iter()
             .flatten();
-        let log_ids: BTreeSet<String> = log_ids.map(|published| id(&published)).collect();
-        let table_ids: BTreeSet<String> = all.iter().map(id).collect();
+        let log_ids: BTreeSet<String> = log_ids.map(|published| read_id(&published)).collect();
+        let table_ids: BTreeSet<String> = achievements.iter().map(read_id).collect();
         assert_eq!(
             table_ids.len(),
-            all.len(),
+            achievements.len(),
             "an achievement was published twice"
         );
         assert_eq!(log_ids, table_ids);
@@ -180,11 +181,11 @@ impl ExpectedState {
     }
 }
 
-fn id(published: &Value) -> String {
+fn read_id(published: &Value) -> String {
     published["id"].as_str().expect("an id").to_owned()
 }
 
-fn without_names(mut published: Value) -> Value {
+fn without_id_and_time(mut published: Value) -> Value {
     let map = published.as_object_mut().expect("an object");
     map.remove("id");
     map.remove("at");
@@ -193,30 +194,30 @@ fn without_names(mut published: Value) -> Value {
 
 /// All pages of a list of achievements from the API.
 async fn fetch_pages(client: &Client, path: &str) -> Vec<Value> {
-    let mut found = Vec::new();
+    let mut achievements = Vec::new();
     let mut uri = format!("{path}?limit=7");
     loop {
-        let page = client.ask(&uri).await;
+        let page = client.fetch_json(&uri).await;
         assert_eq!(page["provenance"]["complete"], true, "{page}");
-        found.extend(page["achievements"].as_array().expect("a list").clone());
+        achievements.extend(page["achievements"].as_array().expect("a list").clone());
         let Some(cursor) = page["cursor"].as_str() else {
             break;
         };
         uri = format!("{path}?limit=7&cursor={cursor}");
     }
-    let notice_key = |published: &Value| {
-        let at: jiff::Timestamp = published["at"]
+    let sort_key = |published: &Value| {
+        let time: jiff::Timestamp = published["at"]
             .as_str()
             .expect("a time")
             .parse()
             .expect("a time");
-        (at, id(published))
+        (time, read_id(published))
     };
     assert!(
-        found.is_sorted_by(|one, other| notice_key(one) > notice_key(other)),
-        "{found:?}"
+        achievements.is_sorted_by(|a, b| sort_key(a) > sort_key(b)),
+        "{achievements:?}"
     );
-    found
+    achievements
 }
 
 /// The holder of each crown, according to the published achievements, ranks first on the board.
@@ -249,7 +250,7 @@ async fn check_holders_rank_first(published: &[Value], client: &Client, segments
     for segment in 1..=segments {
         for board in BOARDS {
             let path = format!("/api/v1/boards/segments/{segment}?board={board}&limit=1");
-            let answer = client.ask(&path).await;
+            let answer = client.fetch_json(&path).await;
             let first = answer["entries"][0]["athlete_id"].as_i64();
             let holder = holders.get(&(segment, board.to_owned())).copied();
             assert_eq!(holder, first, "{path}: {answer}");
@@ -264,7 +265,7 @@ fn check_changes(changes: &[Vec<Value>], truth: &ExpectedEntities, segments: i64
     let mut ids = BTreeSet::new();
     for published in changes.iter().flatten() {
         let int = |value: &Value, name: &str| value[name].as_i64().expect(name);
-        if !ids.insert(id(published)) {
+        if !ids.insert(read_id(published)) {
             continue;
         }
         let athlete = int(published, "athlete_id");
@@ -290,11 +291,15 @@ fn check_changes(changes: &[Vec<Value>], truth: &ExpectedEntities, segments: i64
             let (division, period) = (int(change, "division"), int(change, "period"));
             let board = (int(published, "segment_id"), division, period);
             let rows = boards.entry(board).or_default();
-            let had = rows.remove(&athlete);
+            let previous = rows.remove(&athlete);
             let times = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
-            assert_eq!(change["before"].is_null(), had.is_none(), "{published}");
             assert_eq!(
-                had.as_ref().map(times),
+                change["before"].is_null(),
+                previous.is_none(),
+                "{published}"
+            );
+            assert_eq!(
+                previous.as_ref().map(times),
                 (!change["before"].is_null()).then(|| times(&change["before"])),
                 "{published}"
             );
@@ -333,14 +338,14 @@ fn check_changes(changes: &[Vec<Value>], truth: &ExpectedEntities, segments: i64
 /// Starts two workers and cancels them at random points. Unless `exact`, live state may also be
 /// lost.
 async fn run_and_cancel_workers(world: &World, rng: &mut SmallRng, exact: bool) {
-    let (one, other) = (
+    let (first, second) = (
         world.speed_of(Source::Efforts).await,
         world.speed_of(Source::Efforts).await,
     );
     let work = async move {
         let stop = CancellationToken::new();
-        let (one, other) = tokio::join!(one.run(true, stop.clone()), other.run(true, stop));
-        one.and(other).expect("speed");
+        let (first, second) = tokio::join!(first.run(true, stop.clone()), second.run(true, stop));
+        first.and(second).expect("speed");
     };
     let wait = Duration::from_millis(rng.random_range(1..60));
     #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted")]
@@ -359,23 +364,23 @@ async fn run_and_cancel_workers(world: &World, rng: &mut SmallRng, exact: bool) 
 
 /// Unpublished changes may be lost with live state. A change may then be published at an earlier
 /// notification of its group, so the comparison is not `exact`.
-async fn history(mut world: World, seed: u64, exact: bool) {
+async fn check_history(mut world: World, seed: u64, exact: bool) {
     let mut rng = SmallRng::seed_from_u64(seed);
     for source in [Source::Efforts, Source::Authorizations] {
         world.intake(source).await;
     }
-    let mut published = ExpectedState {
+    let mut expected = ExpectedState {
         truth: ExpectedEntities::default(),
         expected_achievements: ExpectedAchievements::default(),
         checked: BTreeMap::new(),
     };
-    let fetch_pages = world.serve().await;
+    let served = world.serve().await;
     for step in 0..STEPS {
         world.speed_options.records_max = rng.random_range(1..40);
         world.speed_options.groups_max = rng.random_range(1..20);
         world.speed_options.rows_max = rng.random_range(1..60);
         for _ in 0..rng.random_range(1..4) {
-            published.ingest(&world, &mut rng).await;
+            expected.ingest(&world, &mut rng).await;
             while rng.random_bool(0.4) {
                 run_and_cancel_workers(&world, &mut rng, exact).await;
             }
@@ -397,7 +402,7 @@ async fn history(mut world: World, seed: u64, exact: bool) {
                 world.catch_up_on(Source::Efforts).await;
                 world.mark_live_restored();
             }
-            1 => published.authorize(&world, &mut rng).await,
+            1 => expected.authorize(&world, &mut rng).await,
             2 | 3 => {
                 let request = RunRequest {
                     full: rng.random_bool(0.3),
@@ -413,32 +418,32 @@ async fn history(mut world: World, seed: u64, exact: bool) {
             _ => {}
         }
         if rng.random_bool(0.3) {
-            published.compare(&world, &fetch_pages.client, exact).await;
+            expected.compare(&world, &served.client, exact).await;
         }
     }
-    published.compare(&world, &fetch_pages.client, exact).await;
+    expected.compare(&world, &served.client, exact).await;
     for kind in ["crown", "crown_lost", "top_ten", "personal_record"] {
         assert!(
-            published.expected_achievements.count(kind) > 5,
+            expected.expected_achievements.count(kind) > 5,
             "too few achievements: {kind}"
         );
     }
-    fetch_pages.end().await;
+    served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn achievements_are_a_plain_recount() {
+async fn achievements_match_a_plain_recount() {
     for seed in history_seeds(HISTORIES, 1) {
         eprintln!("history {seed}");
-        Box::pin(history(World::new().await, seed, seed % 3 > 0)).await;
+        Box::pin(check_history(World::new().await, seed, seed % 3 > 0)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn achievements_on_servers_are_a_plain_recount() {
+async fn achievements_on_servers_match_a_plain_recount() {
     for seed in history_seeds(HISTORIES, 8) {
         eprintln!("history {seed} on servers");
-        Box::pin(history(World::on_servers().await, 100 + seed, true)).await;
+        Box::pin(check_history(World::on_servers().await, 100 + seed, true)).await;
     }
 }
 
@@ -450,11 +455,13 @@ async fn runs_and_speed_layer_publish_every_change() {
     world.intake(Source::Efforts).await;
     let mut truth = ExpectedEntities::default();
     let stop = CancellationToken::new();
-    let (speed, until) = (world.speed_of(Source::Efforts).await, stop.clone());
+    let (speed, speed_stop) = (world.speed_of(Source::Efforts).await, stop.clone());
     #[expect(clippy::disallowed_methods, reason = "it is awaited below")]
-    let speed = tokio::spawn(async move { speed.run(false, until).await });
+    let speed = tokio::spawn(async move { speed.run(false, speed_stop).await });
     for _ in 0..12 {
-        let lines: Vec<String> = (0..30).map(|_| effort(&mut rng).to_string()).collect();
+        let lines: Vec<String> = (0..30)
+            .map(|_| random_effort(&mut rng).to_string())
+            .collect();
         for line in &lines {
             assert!(truth.apply_line("efforts", line));
         }
@@ -476,12 +483,12 @@ async fn runs_and_speed_layer_publish_every_change() {
     speed.await.expect("speed ended").expect("speed");
     world.catch_up_on(Source::Efforts).await;
     let api = world.serve().await;
-    let mut all = Vec::new();
+    let mut achievements = Vec::new();
     for athlete in 1..=ATHLETES {
         let path = format!("/api/v1/athletes/{athlete}/achievements");
-        all.extend(fetch_pages(&api.client, &path).await);
+        achievements.extend(fetch_pages(&api.client, &path).await);
     }
-    check_holders_rank_first(&all, &api.client, SEGMENTS).await;
+    check_holders_rank_first(&achievements, &api.client, SEGMENTS).await;
     check_changes(
         &read_values(&*world.stores.log, BOARD_CHANGES_TOPIC).await,
         &truth,
@@ -494,9 +501,13 @@ fn read_stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
-        let of = |topic| read_values(&*stores.log, topic);
-        let published = of(ACHIEVEMENTS_TOPIC).await.into_iter().flatten().collect();
-        let notified = of(Source::Efforts.topic()).await;
+        let read_topic = |topic| read_values(&*stores.log, topic);
+        let published = read_topic(ACHIEVEMENTS_TOPIC)
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
+        let notified = read_topic(Source::Efforts.topic()).await;
         (published, notified.into_iter().flatten().collect())
     })
 }
@@ -512,11 +523,11 @@ fn killed_workers_publish_nothing_twice() {
         let file = folder.path().join(format!("{round}.jsonl"));
         let mut text = String::new();
         for _ in 0..400 {
-            writeln!(text, "{}", effort(&mut rng)).expect("writing");
+            writeln!(text, "{}", random_effort(&mut rng)).expect("writing");
         }
         std::fs::write(&file, text).expect("a file");
         let speed = Process::start(&data, &["speed", "--source", "efforts"]);
-        done(&data, &["ingest", "efforts", &file.to_string_lossy()]);
+        run_ok(&data, &["ingest", "efforts", &file.to_string_lossy()]);
         #[expect(
             clippy::disallowed_methods,
             reason = "a process is killed after some time"
@@ -524,25 +535,29 @@ fn killed_workers_publish_nothing_twice() {
         std::thread::sleep(Duration::from_millis(rng.random_range(10..700)));
         speed.kill();
         if round == 5 {
-            done(&data, &["speed", "--until-caught-up"]);
-            done(&data, &["batch", "run"]);
+            run_ok(&data, &["speed", "--until-caught-up"]);
+            run_ok(&data, &["batch", "run"]);
         }
     }
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     let server = Server::start(&data, &[]);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let all = runtime.block_on(async {
-        let mut all = Vec::new();
+    let achievements = runtime.block_on(async {
+        let mut achievements = Vec::new();
         for athlete in 1..=ATHLETES {
             let path = format!("/api/v1/athletes/{athlete}/achievements");
-            all.extend(fetch_pages(&server.client, &path).await);
+            achievements.extend(fetch_pages(&server.client, &path).await);
         }
-        check_holders_rank_first(&all, &server.client, SEGMENTS).await;
-        all
+        check_holders_rank_first(&achievements, &server.client, SEGMENTS).await;
+        achievements
     });
-    assert!(all.len() > 50, "{} achievements", all.len());
-    let ids: BTreeSet<String> = all.iter().map(id).collect();
-    assert_eq!(ids.len(), all.len());
+    assert!(
+        achievements.len() > 50,
+        "{} achievements",
+        achievements.len()
+    );
+    let ids: BTreeSet<String> = achievements.iter().map(read_id).collect();
+    assert_eq!(ids.len(), achievements.len());
     let (published, _) = read_stored(&data);
-    assert_eq!(published.iter().map(id).collect::<BTreeSet<_>>(), ids);
+    assert_eq!(published.iter().map(read_id).collect::<BTreeSet<_>>(), ids);
 }

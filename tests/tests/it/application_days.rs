@@ -24,7 +24,7 @@ use tests::catalog::catalog_with;
 use tests::histories::history_seeds;
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{Server, done, run};
+use tests::process::{Server, run, run_ok};
 use tests::world::World;
 
 const SOURCE: Source = Source::Authorizations;
@@ -42,8 +42,8 @@ const YEAR: Range<Date> = date(2026, 1, 1)..date(2027, 1, 1);
 struct FailingCounts {
     inner: Arc<dyn CountsWrite>,
     /// Writes left before the failure; a negative value disables it.
-    left: AtomicI64,
-    is_written: std::sync::atomic::AtomicBool,
+    writes_left: AtomicI64,
+    stores_failing_write: std::sync::atomic::AtomicBool,
 }
 
 #[async_trait]
@@ -70,8 +70,8 @@ impl CountsRead for FailingCounts {
 #[async_trait]
 impl CountsWrite for FailingCounts {
     async fn write_days(&self, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
-        let fails = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
-        if !fails || self.is_written.load(Ordering::Relaxed) {
+        let fails = self.writes_left.fetch_sub(1, Ordering::Relaxed) == 0;
+        if !fails || self.stores_failing_write.load(Ordering::Relaxed) {
             self.inner.write_days(job, stamp_us, rows).await?;
         }
         if fails {
@@ -123,14 +123,17 @@ impl Truth {
         for application in 1..=APPLICATIONS {
             let path =
                 format!("/api/v1/applications/{application}/history?from={day}&to=2027-01-01");
-            let answer = client.ask(&path).await;
-            let found = &answer["days"][0]["connected_athletes"];
-            let found = found.as_u64().expect("a count");
+            let answer = client.fetch_json(&path).await;
+            let connected = &answer["days"][0]["connected_athletes"];
+            let connected = connected.as_u64().expect("a count");
             let count = |counts: &BTreeMap<i64, u64>| counts.get(&application).copied();
-            let now = &mut last.get_mut().1;
-            let possible = [count(at_cut), count(now)].map(Option::unwrap_or_default);
-            assert!(possible.contains(&found), "{path}: {found} of {possible:?}");
-            now.insert(application, found);
+            let current = &mut last.get_mut().1;
+            let possible = [count(at_cut), count(current)].map(Option::unwrap_or_default);
+            assert!(
+                possible.contains(&connected),
+                "{path}: {connected} of {possible:?}"
+            );
+            current.insert(application, connected);
         }
     }
 
@@ -141,8 +144,9 @@ impl Truth {
         else {
             return Vec::new();
         };
-        let all = first.series(jiff::ToSpan::days(1));
-        all.take_while(|day| day <= last)
+        let all_days = first.series(jiff::ToSpan::days(1));
+        all_days
+            .take_while(|day| day <= last)
             .filter(|day| days.contains(day))
             .map(|day| {
                 let (_, (epoch, counts)) = self.days.range(..=day).next_back().expect("a run");
@@ -154,31 +158,31 @@ impl Truth {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn days_are_a_plain_recount_at_the_last_run() {
+async fn days_match_a_recount_at_their_last_run() {
     for seed in history_seeds(HISTORIES, 1) {
         eprintln!("history {seed}");
-        Box::pin(history(World::new().await, seed)).await;
+        Box::pin(check_history(World::new().await, seed)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn days_on_servers_are_a_plain_recount() {
+async fn days_on_servers_match_a_recount() {
     for seed in history_seeds(HISTORIES, 6) {
         eprintln!("history {seed} on servers");
-        Box::pin(history(World::on_servers().await, 100 + seed)).await;
+        Box::pin(check_history(World::on_servers().await, 100 + seed)).await;
     }
 }
 
-async fn history(mut world: World, seed: u64) {
+async fn check_history(mut world: World, seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = 6;
     let table = Arc::new(FailingCounts {
         inner: Arc::clone(&world.stores.counts),
-        left: AtomicI64::new(-1),
-        is_written: false.into(),
+        writes_left: AtomicI64::new(-1),
+        stores_failing_write: false.into(),
     });
     world.stores.counts = Arc::clone(&table) as _;
-    let mut truth = begin(&world).await;
+    let mut truth = ingest_applications(&world).await;
     let served = world.serve().await;
     // The counts at the cut of a run that died.
     let mut at_cut: Option<BTreeMap<i64, u64>> = None;
@@ -191,10 +195,12 @@ async fn history(mut world: World, seed: u64) {
             authorize(&world, &mut truth, &mut rng).await;
         }
         let fails = rng.random_bool(0.4);
-        let left = if fails { rng.random_range(0..4) } else { -1 };
-        table.left.store(left, Ordering::Relaxed);
-        let is_written = rng.random_bool(0.5);
-        table.is_written.store(is_written, Ordering::Relaxed);
+        let writes_left = if fails { rng.random_range(0..4) } else { -1 };
+        table.writes_left.store(writes_left, Ordering::Relaxed);
+        let stores_failing_write = rng.random_bool(0.5);
+        table
+            .stores_failing_write
+            .store(stores_failing_write, Ordering::Relaxed);
         let request = RunRequest {
             full: rng.random_bool(0.3),
             jobs: match !fails && rng.random_bool(0.2) {
@@ -206,7 +212,7 @@ async fn history(mut world: World, seed: u64) {
         };
         match world.run_on(SOURCE, &request).await {
             Ok(report) => {
-                let day = day_of(&world, report.epoch).await;
+                let day = cut_day(&world, report.epoch).await;
                 truth.record_run(day, report.epoch);
                 if let Some(at_cut) = at_cut.take() {
                     truth.check_latest(&served.client, &at_cut).await;
@@ -226,8 +232,8 @@ async fn history(mut world: World, seed: u64) {
     served.end().await;
 }
 
-/// Creates a world with applications that have no athletes.
-async fn begin(world: &World) -> Truth {
+/// Ingests applications that have no athletes.
+async fn ingest_applications(world: &World) -> Truth {
     let application = |id: i64| json!({"id": id, "name": "a", "owner": "o"}).to_string();
     let lines: Vec<String> = (1..=APPLICATIONS).map(application).collect();
     let ingested = world.ingest_into(Source::Applications, &lines).await;
@@ -237,12 +243,12 @@ async fn begin(world: &World) -> Truth {
 }
 
 /// The day of a run's cut.
-async fn day_of(world: &World, epoch: Epoch) -> Date {
-    let scenario = world.stores.views.run_details(SOURCE, epoch).await;
-    let scenario = scenario.expect("the records").expect("the run");
-    assert_eq!(scenario.run.state, RunState::Complete);
-    let at = Timestamp::from_millisecond(scenario.started_at_ms).expect("a time");
-    at.to_zoned(TimeZone::UTC).date()
+async fn cut_day(world: &World, epoch: Epoch) -> Date {
+    let details = world.stores.views.run_details(SOURCE, epoch).await;
+    let details = details.expect("the records").expect("the run");
+    assert_eq!(details.run.state, RunState::Complete);
+    let started_at = Timestamp::from_millisecond(details.started_at_ms).expect("a time");
+    started_at.to_zoned(TimeZone::UTC).date()
 }
 
 /// Connects some athletes and disconnects others; occasionally disconnects most of them.
@@ -273,41 +279,42 @@ async fn authorize(world: &World, truth: &mut Truth, rng: &mut SmallRng) {
 
 async fn compare(client: &Client, truth: &Truth, rng: &mut SmallRng) {
     for application in 1..=APPLICATIONS {
-        let some = date(2026, 3, rng.random_range(1..20))..date(2026, 4, rng.random_range(1..20));
-        for (days, limit) in [(YEAR, 3_660), (some, rng.random_range(1..9))] {
-            let args_json = format!(
+        let random_days =
+            date(2026, 3, rng.random_range(1..20))..date(2026, 4, rng.random_range(1..20));
+        for (days, limit) in [(YEAR, 3_660), (random_days, rng.random_range(1..9))] {
+            let path = format!(
                 "/api/v1/applications/{application}/history?from={}&to={}&limit={limit}",
                 days.start, days.end
             );
-            let (mut found, mut cursor) = (Vec::new(), String::new());
+            let (mut returned_days, mut cursor) = (Vec::new(), String::new());
             loop {
-                let page = client.ask(&format!("{args_json}{cursor}")).await;
-                found.extend(page["days"].as_array().expect("days").clone());
+                let page = client.fetch_json(&format!("{path}{cursor}")).await;
+                returned_days.extend(page["days"].as_array().expect("days").clone());
                 match page["cursor"].as_str() {
                     Some(next) => cursor = format!("&cursor={next}"),
                     None => break,
                 }
             }
             assert_eq!(
-                found,
+                returned_days,
                 truth.expected_days(application, days),
-                "{args_json}: {truth:?}"
+                "{path}: {truth:?}"
             );
         }
     }
 }
 
 /// The definition of the board without its history.
-fn without_history() -> (String, String) {
+fn read_definition_without_history() -> (String, String) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../jobs/views")
         .join(JOB);
-    let text = |file: &str| std::fs::read_to_string(folder.join(file)).expect("a file");
-    let definition = text("job.toml");
+    let read = |file: &str| std::fs::read_to_string(folder.join(file)).expect("a file");
+    let definition = read("job.toml");
     let (definition, _) = definition
         .split_once("[history]")
         .expect("the history section");
-    (definition.to_owned(), text("query.sql"))
+    (definition.to_owned(), read("query.sql"))
 }
 
 /// The first run with history enabled records the day for all applications, although no view is
@@ -315,16 +322,20 @@ fn without_history() -> (String, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn days_start_with_the_first_run_that_records_them() {
     let new = World::new().await;
-    let (definition, query) = without_history();
+    let (definition, query) = read_definition_without_history();
     let old = new.with_catalog(catalog_with(&[(JOB, &definition, &query)]));
-    let view = |world: &World| {
+    let view_version = |world: &World| {
         let mut boards = world.catalog.boards().iter();
         let job = boards.find(|job| job.name() == JOB).expect("the job");
         job.view().to_owned()
     };
-    assert_eq!(view(&old), view(&new), "the history is part of the version");
+    assert_eq!(
+        view_version(&old),
+        view_version(&new),
+        "the history is part of the version"
+    );
     let rng = &mut SmallRng::seed_from_u64(1);
-    let mut truth = begin(&new).await;
+    let mut truth = ingest_applications(&new).await;
     let served = new.serve().await;
     for round in 0..4 {
         // History is disabled in the first and third round.
@@ -335,7 +346,7 @@ async fn days_start_with_the_first_run_that_records_them() {
             let report = world.run_after_lease(SOURCE, &RunRequest::default()).await;
             assert!(!report.full || report.epoch == 1);
             if round % 2 == 1 {
-                truth.record_run(day_of(world, report.epoch).await, report.epoch);
+                truth.record_run(cut_day(world, report.epoch).await, report.epoch);
             }
         }
         compare(&served.client, &truth, rng).await;
@@ -345,43 +356,43 @@ async fn days_start_with_the_first_run_that_records_them() {
 
 #[test]
 fn processes_return_the_days_embedded() {
-    days_by_processes(&Installation::embedded());
+    check_days_of_processes(&Installation::embedded());
 }
 
 #[test]
 fn processes_return_the_days_on_servers() {
-    days_by_processes(&Installation::on_servers());
+    check_days_of_processes(&Installation::on_servers());
 }
 
-fn days_by_processes(installation: &Installation) {
+fn check_days_of_processes(installation: &Installation) {
     let ingest = |source: &str, line: Value| installation.ingest(source, &line.to_string());
     ingest(
         "applications",
         json!({"id": 7, "name": "Pacer", "owner": 42}),
     );
-    let none = done(installation.data(), &["applications", "history", "7"]);
+    let output = run_ok(installation.data(), &["applications", "history", "7"]);
     assert_eq!(
-        none,
+        output,
         "no batch run has recorded a day of this application\n"
     );
     ingest(
         "authorizations",
         json!({"id": 1, "application_id": 7, "athlete_id": 3, "created_at": "2026-01-01T00:00:00Z"}),
     );
-    done(installation.data(), &["speed", "--until-caught-up"]);
-    done(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["batch", "run"]);
     let server = Server::start(installation.data(), &[]);
-    let answer = server.client.json("/api/v1/applications/7/history");
+    let answer = server.client.get_json("/api/v1/applications/7/history");
     let days = answer["days"].as_array().expect("days");
     assert_eq!(days.len(), 1, "{answer}");
     assert_eq!(days[0]["connected_athletes"], 1);
     assert_eq!(answer["provenance"]["source"], "batch");
     let first = days[0]["date"].as_str().expect("a date");
-    let message = done(installation.data(), &["applications", "history", "7"]);
+    let message = run_ok(installation.data(), &["applications", "history", "7"]);
     assert_eq!(message, format!("{first}  1\n"));
-    let args_json = ["applications", "history", "7", "--from", first, "--json"];
+    let json_args = ["applications", "history", "7", "--from", first, "--json"];
     let message: Value =
-        serde_json::from_str(&done(installation.data(), &args_json)).expect("JSON");
+        serde_json::from_str(&run_ok(installation.data(), &json_args)).expect("JSON");
     assert_eq!(message, json!({"application_id": 7, "days": days}));
     for (args, status, words) in [
         (&["8"][..], 1, "application 8 does not exist"),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{Server, done, run};
+use tests::process::{Server, run, run_ok};
 
 const APPLICATION: &str = "/api/v1/applications/7";
 
@@ -26,7 +26,7 @@ fn application(id: i64, name: &str, athlete_capacity: i64) -> Value {
     json!({"id": id, "name": name, "owner": format!("Owner {id}"), "athlete_capacity": athlete_capacity})
 }
 
-fn sent(answer: (u16, String)) -> (u16, Value) {
+fn parse_body(answer: (u16, String)) -> (u16, Value) {
     let body = serde_json::from_str(&answer.1).unwrap_or_else(|e| panic!("{e}: {answer:?}"));
     (answer.0, body)
 }
@@ -43,42 +43,42 @@ fn administer(installation: &Installation) {
     ingest(installation, "applications", &[pacer]);
     let server = Server::start(installation.data(), &[]);
     let client = &server.client;
-    done(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
     assert_eq!(
         [1, 2, 3].map(|athlete| connect(client, athlete)),
         [201, 201, 403]
     );
-    done(installation.data(), &["speed", "--until-caught-up"]);
-    changes(installation, client);
-    requests(installation, client);
-    pages(client);
-    bad(client);
-    lists(installation, client);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
+    check_changes(installation, client);
+    check_capacity_requests(installation, client);
+    check_pages(client);
+    check_invalid_requests(client);
+    check_lists(installation, client);
 }
 
-#[expect(clippy::too_many_lines, reason = "one story")]
-fn changes(installation: &Installation, client: &Client) {
-    let patch = |body: &Value| sent(client.patch(APPLICATION, body.to_string().as_bytes()));
-    let switch_off = json!({"enforced": false, "reason": "an event", "by": "ann"});
-    let (status, shown) = patch(&switch_off);
+#[expect(clippy::too_many_lines, reason = "one scenario")]
+fn check_changes(installation: &Installation, client: &Client) {
+    let patch = |body: &Value| parse_body(client.patch(APPLICATION, body.to_string().as_bytes()));
+    let disable = json!({"enforced": false, "reason": "an event", "by": "ann"});
+    let (status, shown) = patch(&disable);
     assert_eq!(
         (status, &shown["enforced"]),
         (200, &json!(false)),
         "{shown}"
     );
     assert_eq!(connect(client, 3), 201);
-    done(installation.data(), &["speed", "--until-caught-up"]);
-    let both = json!({"enforced": true, "athlete_capacity": 4});
-    let (_, shown) = patch(&both);
-    let part = [
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
+    let new_settings = json!({"enforced": true, "athlete_capacity": 4});
+    let (_, shown) = patch(&new_settings);
+    let names = [
         "connected_athletes",
         "athlete_capacity",
         "enforced",
         "usage",
     ];
-    let numbers = part.map(|name| shown[name].clone());
+    let numbers = names.map(|name| shown[name].clone());
     assert_eq!(numbers, [json!(3), json!(4), json!(true), json!(0.75)]);
-    assert_eq!(client.json(APPLICATION)["usage"], json!(0.75));
+    assert_eq!(client.get_json(APPLICATION)["usage"], json!(0.75));
     let set = [
         "applications",
         "set",
@@ -90,14 +90,14 @@ fn changes(installation: &Installation, client: &Client) {
         "--by",
         "bob",
     ];
-    let message = done(installation.data(), &set);
+    let message = run_ok(installation.data(), &set);
     assert!(
         message.contains("3 of 3 athletes are connected"),
         "{message}"
     );
     assert_eq!(connect(client, 4), 403);
 
-    let audit = client.json(&format!("{APPLICATION}/audit"));
+    let audit = client.get_json(&format!("{APPLICATION}/audit"));
     assert_eq!(audit["provenance"]["source"], "canonical", "{audit}");
     let entries = audit["entries"].as_array().expect("entries").iter();
     let shown =
@@ -133,38 +133,38 @@ fn changes(installation: &Installation, client: &Client) {
         ],
     ];
     assert_eq!(shown.collect::<Vec<_>>(), expected);
-    let page = client.json(&format!("{APPLICATION}/audit?limit=3"));
+    let page = client.get_json(&format!("{APPLICATION}/audit?limit=3"));
     let cursor = page["cursor"].as_str().expect("more");
-    let rest = client.json(&format!("{APPLICATION}/audit?limit=3&cursor={cursor}"));
-    assert_eq!(rest["entries"][0], audit["entries"][3]);
-    assert_eq!(rest["cursor"], Value::Null);
+    let next_page = client.get_json(&format!("{APPLICATION}/audit?limit=3&cursor={cursor}"));
+    assert_eq!(next_page["entries"][0], audit["entries"][3]);
+    assert_eq!(next_page["cursor"], Value::Null);
     let (_, csv) = client.get(&format!("{APPLICATION}/audit?format=csv"));
     assert_eq!(csv.lines().count(), 5, "{csv}");
 }
 
-fn requests(installation: &Installation, client: &Client) {
+fn check_capacity_requests(installation: &Installation, client: &Client) {
     let path = format!("{APPLICATION}/capacity-requests");
-    let ask = |body: Value| sent(client.post(&path, body.to_string().as_bytes()));
-    let (status, problem) = ask(json!({"athlete_capacity": 3}));
+    let request = |body: Value| parse_body(client.post(&path, body.to_string().as_bytes()));
+    let (status, problem) = request(json!({"athlete_capacity": 3}));
     assert_eq!(status, 400, "{problem}");
     let capacity_request = json!({"athlete_capacity": 10, "reason": "a launch", "by": "dev"});
-    let (status, first) = ask(capacity_request.clone());
+    let (status, first) = request(capacity_request.clone());
     assert_eq!((status, &first["state"]), (201, &json!("open")), "{first}");
-    let (status, problem) = ask(capacity_request);
+    let (status, problem) = request(capacity_request);
     assert_eq!(
         (status, &problem["type"], &problem["request"]),
         (409, &json!("/problems/request-open"), &first)
     );
-    let listed = client.json("/api/v1/capacity-requests?state=open");
+    let listed = client.get_json("/api/v1/capacity-requests?state=open");
     assert_eq!(listed["requests"], json!([first]));
-    let message = done(installation.data(), &["applications", "requests"]);
+    let message = run_ok(installation.data(), &["applications", "requests"]);
     assert!(
         message.contains("application 7 requests 10, by dev"),
         "{message}"
     );
 
-    let one = format!("/api/v1/capacity-requests/{}", first["id"]);
-    let decide = |body: Value| sent(client.patch(&one, body.to_string().as_bytes()));
+    let request_path = format!("/api/v1/capacity-requests/{}", first["id"]);
+    let decide = |body: Value| parse_body(client.patch(&request_path, body.to_string().as_bytes()));
     for body in [
         json!({"state": "open"}),
         json!({"state": "refused", "athlete_capacity": 3}),
@@ -175,9 +175,9 @@ fn requests(installation: &Installation, client: &Client) {
     }
     let (status, granted) = decide(json!({"state": "granted", "athlete_capacity": 5, "by": "eve"}));
     assert_eq!(status, 200, "{granted}");
-    let part = ["state", "granted_capacity", "decided_by"];
-    let part = part.map(|name| granted[name].clone());
-    assert_eq!(part, [json!("granted"), json!(5), json!("eve")]);
+    let fields = ["state", "granted_capacity", "decided_by"];
+    let fields = fields.map(|name| granted[name].clone());
+    assert_eq!(fields, [json!("granted"), json!(5), json!("eve")]);
     let (status, problem) = decide(json!({"state": "refused"}));
     assert_eq!(
         (status, &problem["type"], &problem["request"]),
@@ -187,14 +187,14 @@ fn requests(installation: &Installation, client: &Client) {
         [5, 6, 7].map(|athlete| connect(client, athlete)),
         [201, 201, 403]
     );
-    let audit = client.json(&format!("{APPLICATION}/audit?limit=1"));
+    let audit = client.get_json(&format!("{APPLICATION}/audit?limit=1"));
     assert_eq!(audit["entries"][0]["request_id"], first["id"], "{audit}");
 
-    done(
+    run_ok(
         installation.data(),
         &["applications", "ask", "7", "--capacity", "9", "--by", "dev"],
     );
-    let second = client.json(&format!("{path}?state=open"))["requests"][0]["id"].to_string();
+    let second = client.get_json(&format!("{path}?state=open"))["requests"][0]["id"].to_string();
     let refuse = [
         "applications",
         "refuse",
@@ -204,7 +204,7 @@ fn requests(installation: &Installation, client: &Client) {
         "--by",
         "eve",
     ];
-    let message = done(installation.data(), &refuse);
+    let message = run_ok(installation.data(), &refuse);
     assert!(message.contains("is refused by eve"), "{message}");
     let again = run(installation.data(), &["applications", "grant", &second]);
     let message = String::from_utf8_lossy(&again.stderr).into_owned();
@@ -212,11 +212,11 @@ fn requests(installation: &Installation, client: &Client) {
         !again.status.success() && message.contains("is already refused"),
         "{message}"
     );
-    let of = client.json(&path)["requests"].as_array().map(Vec::len);
-    assert_eq!(of, Some(2));
+    let request_count = client.get_json(&path)["requests"].as_array().map(Vec::len);
+    assert_eq!(request_count, Some(2));
 }
 
-fn pages(client: &Client) {
+fn check_pages(client: &Client) {
     let (status, page) = client.get(&format!("{APPLICATION}/limit"));
     assert_eq!(status, 200, "{page}");
     let name = "Pacer &#60;b&#62;&#38;amp;&#60;/b&#62; {{x}} @NAME@";
@@ -256,7 +256,7 @@ fn pages(client: &Client) {
     );
 }
 
-fn bad(client: &Client) {
+fn check_invalid_requests(client: &Client) {
     let long = "x".repeat(1025);
     for body in [
         json!({}),
@@ -268,25 +268,32 @@ fn bad(client: &Client) {
         json!({"enforced": true, "by": "a\u{0}b"}),
         json!({"capacity": 3}),
     ] {
-        let (status, problem) = sent(client.patch(APPLICATION, body.to_string().as_bytes()));
+        let (status, problem) = parse_body(client.patch(APPLICATION, body.to_string().as_bytes()));
         assert_eq!(
             (status, &problem["type"]),
             (400, &json!("/problems/bad-body")),
             "{body}"
         );
     }
-    let none = "/api/v1/applications/8";
+    let unknown_application = "/api/v1/applications/8";
     let set = br#"{"enforced": true}"#;
-    assert_eq!(client.patch(none, set).0, 404);
-    assert_eq!(client.get(&format!("{none}/audit")).0, 404);
-    assert_eq!(client.get(&format!("{none}/capacity-requests")).0, 404);
+    assert_eq!(client.patch(unknown_application, set).0, 404);
+    assert_eq!(client.get(&format!("{unknown_application}/audit")).0, 404);
+    assert_eq!(
+        client
+            .get(&format!("{unknown_application}/capacity-requests"))
+            .0,
+        404
+    );
     let ask = br#"{"athlete_capacity": 10}"#;
     assert_eq!(
-        client.post(&format!("{none}/capacity-requests"), ask).0,
+        client
+            .post(&format!("{unknown_application}/capacity-requests"), ask)
+            .0,
         404
     );
     let refuse = br#"{"state": "refused"}"#;
-    let (status, problem) = sent(client.patch("/api/v1/capacity-requests/99", refuse));
+    let (status, problem) = parse_body(client.patch("/api/v1/capacity-requests/99", refuse));
     assert_eq!(
         (status, &problem["type"]),
         (404, &json!("/problems/unknown-request"))
@@ -305,7 +312,7 @@ fn bad(client: &Client) {
     assert_eq!(client.get("/api/v1/capacity-requests?state=some").0, 400);
 }
 
-fn lists(installation: &Installation, client: &Client) {
+fn check_lists(installation: &Installation, client: &Client) {
     // Capacities are 10, 20, …; the number of athletes equals the id, except that the last
     // application has none.
     let rows: Vec<Value> = (1..=5)
@@ -319,16 +326,16 @@ fn lists(installation: &Installation, client: &Client) {
         }
     }
     ingest(installation, "authorizations", &authorizations);
-    done(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
     let ids = |query: &str| {
-        let (mut found, mut cursor) = (Vec::new(), String::new());
+        let (mut listed_ids, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = client.json(&format!("/api/v1/applications?{query}&limit=2{cursor}"));
+            let page = client.get_json(&format!("/api/v1/applications?{query}&limit=2{cursor}"));
             let rows = page["applications"].as_array().expect("rows");
-            found.extend(rows.iter().filter_map(|row| row["id"].as_i64()));
+            listed_ids.extend(rows.iter().filter_map(|row| row["id"].as_i64()));
             match page["cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
-                None => return found,
+                None => return listed_ids,
             }
         }
     };
@@ -355,17 +362,17 @@ fn lists(installation: &Installation, client: &Client) {
             .is_some_and(|line| line.ends_with(",5,5,true,1.0,increments,,")),
         "{csv}"
     );
-    let message = done(
+    let message = run_ok(
         installation.data(),
         &["applications", "list", "--limit", "2", "--json"],
     );
     let listed: Value = serde_json::from_str(&message).expect("JSON");
     let listed = listed.as_array().expect("a list").iter();
     let listed: Vec<_> = listed
-        .map(|one| one["id"].as_i64().unwrap_or_default())
+        .map(|application| application["id"].as_i64().unwrap_or_default())
         .collect();
     assert_eq!(listed, [7, 4], "as by HTTP");
-    let message = done(installation.data(), &["applications", "show", "7"]);
+    let message = run_ok(installation.data(), &["applications", "show", "7"]);
     assert!(
         message.contains("5 of 5 athletes") && message.contains("capacity: 3 -> 5, by eve"),
         "{message}"

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stores::approvals::{self, NotApproved, approve};
 use stores::reconciliations;
 use tests::installation::Installation;
-use tests::process::{Server, done, run};
+use tests::process::{Server, run, run_ok};
 use tests::world::World;
 
 use crate::reconcile::{VIEW, damage, history, outcome_and_alerts, reconcile, scheduled};
@@ -15,16 +15,16 @@ use crate::restore::{assert_views_match, populate};
 
 /// The number of the latest comparison.
 async fn latest_number(world: &World) -> u64 {
-    let all = reconciliations::list(&*world.stores.records, Source::Plays, None, 1).await;
-    all.expect("a history")[0].number
+    let comparisons = reconciliations::list(&*world.stores.records, Source::Plays, None, 1).await;
+    comparisons.expect("a history")[0].number
 }
 
 async fn approve_number(world: &World, number: u64) -> Result<u64, NotApproved> {
     let records = &*world.stores.records;
     let now_ms = world.clock.now_ms();
     let reason = "it was a bad import";
-    let done = approve(records, Source::Plays, number, "ann", reason, now_ms).await;
-    done.expect("an answer").map(|approval| approval.total)
+    let result = approve(records, Source::Plays, number, "ann", reason, now_ms).await;
+    result.expect("an answer").map(|approval| approval.total)
 }
 
 /// Reconciles, and checks the outcome.
@@ -34,8 +34,12 @@ async fn assert_outcome(
     when: When,
     expected: ReconcileOutcome,
 ) {
-    let found = reconcile(world, schedule, when).await;
-    assert_eq!(outcome_and_alerts(&found).0, expected, "{found:?}");
+    let reconciliation = reconcile(world, schedule, when).await;
+    assert_eq!(
+        outcome_and_alerts(&reconciliation).0,
+        expected,
+        "{reconciliation:?}"
+    );
 }
 
 async fn approved_differences_are_repaired(world: &World) {
@@ -123,10 +127,10 @@ async fn approved_differences_are_repaired_on_servers() {
     approved_differences_are_repaired(&World::on_servers().await).await;
 }
 
-/// The same by command and over HTTP: a refusal is one sentence, and the list shows an approval
-/// until it is used.
+/// Comparisons are approved by command and over HTTP. A refusal is one sentence, and the list shows
+/// an approval until it is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn approves_by_command_and_over_http() {
+async fn comparisons_are_approved_by_command_and_over_http() {
     let installation = Installation::embedded();
     let world = installation.world().await;
     populate(&world).await;
@@ -155,12 +159,12 @@ async fn approves_by_command_and_over_http() {
         (&approval["total"], &approval["by"]),
         (&json!(5), &json!("this machine"))
     );
-    let shown = || {
+    let fetch_latest = || {
         server
             .client
-            .json("/api/v1/reconciliations?kind=restorate&limit=1")
+            .get_json("/api/v1/reconciliations?kind=restorate&limit=1")
     };
-    assert_eq!(shown()["reconciliations"][0]["approval"], approval);
+    assert_eq!(fetch_latest()["reconciliations"][0]["approval"], approval);
     for query in [
         "",
         "?source=plays",
@@ -174,7 +178,7 @@ async fn approves_by_command_and_over_http() {
             .post(&format!("/api/v1/reconciliations/approve{query}"), b"");
         assert_eq!(status, 400, "{query}: {body}");
     }
-    done(
+    run_ok(
         installation.data(),
         &[
             "restorate",
@@ -184,14 +188,20 @@ async fn approves_by_command_and_over_http() {
             "again",
         ],
     );
-    assert_eq!(shown()["reconciliations"][0]["approval"]["reason"], "again");
+    assert_eq!(
+        fetch_latest()["reconciliations"][0]["approval"]["reason"],
+        "again"
+    );
     let repaired = reconcile(&world, &report, When::Due).await;
     assert_eq!(
         outcome_and_alerts(&repaired).0,
         ReconcileOutcome::PutRight,
         "{repaired:?}"
     );
-    assert_eq!(shown()["reconciliations"][0]["approval"], Value::Null);
+    assert_eq!(
+        fetch_latest()["reconciliations"][0]["approval"],
+        Value::Null
+    );
     let (status, body) = server.client.post(&path(number + 1), b"");
     assert_eq!(status, 409, "{body}");
 }

@@ -33,13 +33,13 @@ const AUTHORIZATIONS: &str = include_str!("../../../schemas/avro/authorizations.
 /// A registry with our plays schema as id 1, a non-Avro schema as 2 and our notification schemas as
 /// 4 and 5. Id 3 becomes our plays schema during the test.
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     is_down: AtomicBool,
-    knows_3: AtomicBool,
+    has_schema_3: AtomicBool,
     request_count: AtomicU64,
 }
 
-async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
+async fn respond(stream: &mut TcpStream, state: &RegistryState) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < BODY_BYTES_MAX {
         request.push(stream.read_u8().await?);
@@ -59,7 +59,7 @@ async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
             "200 OK",
             json!({"schema": "syntax = \"proto3\";", "schemaType": "PROTOBUF"}),
         ),
-        "/under/schemas/ids/3" if state.knows_3.load(Ordering::SeqCst) => {
+        "/under/schemas/ids/3" if state.has_schema_3.load(Ordering::SeqCst) => {
             ("200 OK", json!({"schema": SCHEMA}))
         }
         "/under/schemas/ids/4" => ("200 OK", json!({"schema": EFFORTS})),
@@ -81,19 +81,19 @@ async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
 }
 
 /// Starts a registry that stops with the test.
-async fn registry() -> (Arc<State>, RegistryOptions) {
+async fn start_registry() -> (Arc<RegistryState>, RegistryOptions) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!(
         "http://{}/under",
         listener.local_addr().expect("an address")
     );
-    let state = Arc::new(State::default());
-    let served = Arc::clone(&state);
+    let state = Arc::new(RegistryState::default());
+    let server_state = Arc::clone(&state);
     #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             // The client may disconnect early.
-            drop(answer(&mut stream, &served).await);
+            drop(respond(&mut stream, &server_state).await);
         }
     });
     let options = RegistryOptions {
@@ -106,29 +106,38 @@ async fn registry() -> (Arc<State>, RegistryOptions) {
     (state, options)
 }
 
-fn long(value: i64) -> Vec<u8> {
-    let mut rest = ((value << 1) ^ (value >> 63)).cast_unsigned();
+fn avro_long(value: i64) -> Vec<u8> {
+    let mut remaining = ((value << 1) ^ (value >> 63)).cast_unsigned();
     let mut bytes = Vec::new();
-    while rest >= 0x80 {
-        bytes.push(rest.to_le_bytes()[0] | 0x80);
-        rest >>= 7;
+    while remaining >= 0x80 {
+        bytes.push(remaining.to_le_bytes()[0] | 0x80);
+        remaining >>= 7;
     }
-    bytes.push(rest.to_le_bytes()[0]);
+    bytes.push(remaining.to_le_bytes()[0]);
     bytes
 }
 
-fn text(text: &str) -> Vec<u8> {
-    [long(i64::try_from(text.len()).expect("short")), text.into()].concat()
+fn avro_text(text: &str) -> Vec<u8> {
+    [
+        avro_long(i64::try_from(text.len()).expect("short")),
+        text.into(),
+    ]
+    .concat()
 }
 
-fn avro(schema: u8, event: &str, kind: &str) -> Vec<u8> {
-    let head = [vec![0, 0, 0, 0, schema], text(event), long(1), long(OWNER)];
+fn avro_play(schema: u8, event: &str, kind: &str) -> Vec<u8> {
+    let head = [
+        vec![0, 0, 0, 0, schema],
+        avro_text(event),
+        avro_long(1),
+        avro_long(OWNER),
+    ];
     let absent = vec![0; 4];
-    let tail = [absent, text(kind), long(AT_US), vec![0]];
+    let tail = [absent, avro_text(kind), avro_long(AT_US), vec![0]];
     [head.concat(), tail.concat()].concat()
 }
 
-fn line(event: &str) -> Vec<u8> {
+fn json_play(event: &str) -> Vec<u8> {
     json!({
         "event_id": event, "track_id": 1, "owner_id": OWNER, "kind": "play",
         "at": "2026-03-05T11:00:00Z",
@@ -138,20 +147,20 @@ fn line(event: &str) -> Vec<u8> {
 }
 
 async fn append(world: &World, records: &[Vec<u8>]) {
-    let home = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
+    let partition = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
     let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
     // Creates the topics.
     drop(world.intake(Source::Plays).await);
-    world.append_raw(home, &records).await;
+    world.append_raw(partition, &records).await;
 }
 
 /// The served count and its source.
-async fn count(world: &World) -> (i64, String) {
+async fn fetch_count(world: &World) -> (i64, String) {
     let served = world.serve().await;
     let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
     let client = served.client.clone();
-    let request_count = tokio::task::spawn_blocking(move || client.json(&path));
-    let answer = request_count.await.expect("an answer");
+    let request = tokio::task::spawn_blocking(move || client.get_json(&path));
+    let answer = request.await.expect("an answer");
     served.end().await;
     let source = answer["provenance"]["source"].as_str().expect("a source");
     (
@@ -160,7 +169,7 @@ async fn count(world: &World) -> (i64, String) {
     )
 }
 
-async fn dead_letters(world: &World) -> Vec<DeadLetter> {
+async fn read_dead_letters(world: &World) -> Vec<DeadLetter> {
     let topic = Source::Plays.dead_letter_topic();
     let limit = FetchLimit {
         records: 1000,
@@ -180,27 +189,27 @@ async fn dead_letters(world: &World) -> Vec<DeadLetter> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_layers_count_plays_of_avro() {
-    let (state, options) = registry().await;
+    let (state, options) = start_registry().await;
     let mut world = World::new().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
-    let good = avro(1, "c", "play");
+    let good = avro_play(1, "c", "play");
     let records = [
-        avro(1, "a", "play"),
-        line("b"),
+        avro_play(1, "a", "play"),
+        json_play("b"),
         good[..12].to_vec(),
         good.clone(),
-        [good.clone(), avro(1, "x", "play")].concat(),
-        avro(1, "y", "stream"),
-        avro(2, "z", "play"),
-        avro(3, "z", "play"),
+        [good.clone(), avro_play(1, "x", "play")].concat(),
+        avro_play(1, "y", "stream"),
+        avro_play(2, "z", "play"),
+        avro_play(3, "z", "play"),
         // The same event in another format.
-        line("a"),
-        avro(1, "d", "download"),
+        json_play("a"),
+        avro_play(1, "d", "download"),
     ];
     append(&world, &records).await;
     world.catch_up().await;
-    assert_eq!(count(&world).await, (4, "realtime".to_owned()));
-    let dead_letter_records = dead_letters(&world).await;
+    assert_eq!(fetch_count(&world).await, (4, "realtime".to_owned()));
+    let dead_letter_records = read_dead_letters(&world).await;
     let words = [
         "schema 1",
         "more bytes follow",
@@ -221,21 +230,21 @@ async fn both_layers_count_plays_of_avro() {
         .run(&batch::RunRequest::default())
         .await
         .expect("a run");
-    assert_eq!(count(&world).await, (4, "batch".to_owned()));
+    assert_eq!(fetch_count(&world).await, (4, "batch".to_owned()));
     // A known schema is not requested again.
     let request_count = state.request_count.load(Ordering::SeqCst);
-    append(&world, &[avro(1, "e", "play")]).await;
+    append(&world, &[avro_play(1, "e", "play")]).await;
     world.catch_up().await;
-    assert_eq!(count(&world).await.0, 5);
+    assert_eq!(fetch_count(&world).await.0, 5);
     assert!(state.request_count.load(Ordering::SeqCst) <= request_count + 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unavailable_registry_only_delays() {
-    let (state, options) = registry().await;
+    let (state, options) = start_registry().await;
     let mut world = World::new().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
-    append(&world, &[avro(1, "a", "play"), line("b")]).await;
+    append(&world, &[avro_play(1, "a", "play"), json_play("b")]).await;
     state.is_down.store(true, Ordering::SeqCst);
     let error = world
         .stores
@@ -250,43 +259,43 @@ async fn an_unavailable_registry_only_delays() {
         state.is_down.store(false, Ordering::SeqCst);
     };
     tokio::join!(world.catch_up(), up);
-    assert_eq!(count(&world).await, (2, "realtime".to_owned()));
-    assert_eq!(dead_letters(&world).await.len(), 0);
+    assert_eq!(fetch_count(&world).await, (2, "realtime".to_owned()));
+    assert_eq!(read_dead_letters(&world).await.len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_registry_plays_of_avro_are_dead_letters() {
     let mut world = World::new().await;
     // The last byte of the play is whitespace, which line input would trim.
-    let with_amount = [&avro(1, "a", "play")[..], &long(5)].concat();
+    let with_amount = [&avro_play(1, "a", "play")[..], &avro_long(5)].concat();
     let with_amount = with_amount
         .strip_suffix(&[0, 10])
         .map(|head| [head, &[2, 10]].concat());
     let play = with_amount.expect("an error about the amount");
-    append(&world, &[play, line("b")]).await;
+    append(&world, &[play, json_play("b")]).await;
     world.catch_up().await;
-    assert_eq!(count(&world).await, (1, "realtime".to_owned()));
-    let dead_letter_records = dead_letters(&world).await;
+    assert_eq!(fetch_count(&world).await, (1, "realtime".to_owned()));
+    let dead_letter_records = read_dead_letters(&world).await;
     assert_eq!(dead_letter_records.len(), 1);
     // Once the registry is available, the records can be decoded.
-    let (_state, options) = registry().await;
+    let (_state, options) = start_registry().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
     let lines = dead_letter_records
         .iter()
         .map(|record| (1, record.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
     let (schemas, mut reprocessed) = (&*world.stores.schemas, ReprocessedIds::default());
-    let again = intake
+    let checked = intake
         .check_dead_letters(lines, &mut reprocessed, schemas)
         .await;
-    let report = intake.reprocess(again.expect("checking it")).await;
+    let report = intake.reprocess(checked.expect("checking it")).await;
     assert_eq!(report.expect("reprocessing it").accepted, 1);
     // The first record is decodable by now, but the reprocessed copy is the one that counts.
     world.catch_up().await;
-    assert_eq!(count(&world).await, (6, "realtime".to_owned()));
+    assert_eq!(fetch_count(&world).await, (6, "realtime".to_owned()));
     let run = world.run(&batch::RunRequest::default()).await;
     run.expect("a run");
-    assert_eq!(count(&world).await, (6, "batch".to_owned()));
+    assert_eq!(fetch_count(&world).await, (6, "batch".to_owned()));
     assert!(
         dead_letter_records[0].reason.contains("registry.url"),
         "{}",
@@ -295,17 +304,17 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
 }
 
 /// Reprocesses the dead letters of plays.
-async fn replay(world: &World) -> u64 {
-    let dead_letter_records = dead_letters(world).await;
+async fn reprocess(world: &World) -> u64 {
+    let dead_letter_records = read_dead_letters(world).await;
     let lines = dead_letter_records
         .iter()
         .map(|record| (1, record.raw.as_slice()));
     let intake = world.intake(Source::Plays).await;
     let (schemas, mut reprocessed) = (&*world.stores.schemas, ReprocessedIds::default());
-    let again = intake
+    let checked = intake
         .check_dead_letters(lines, &mut reprocessed, schemas)
         .await;
-    let report = intake.reprocess(again.expect("checking it")).await;
+    let report = intake.reprocess(checked.expect("checking it")).await;
     report.expect("reprocessing it").accepted
 }
 
@@ -314,11 +323,11 @@ async fn replay(world: &World) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_schema_does_not_change_earlier_decisions() {
     for run_between in [false, true] {
-        let (state, options) = registry().await;
+        let (state, options) = start_registry().await;
         let mut world = World::new().await;
         let registry = || Arc::new(Registry::new(&options).expect("a registry"));
         world.stores.schemas = registry();
-        append(&world, &[avro(3, "late", "play"), line("b")]).await;
+        append(&world, &[avro_play(3, "late", "play"), json_play("b")]).await;
         // The archiver leaves the dead letter to the speed layer.
         let archive = |world: &World| {
             let batch = world.batch();
@@ -333,29 +342,29 @@ async fn a_late_schema_does_not_change_earlier_decisions() {
             .to_string();
         assert!(error.contains("is not a dead letter yet"), "{error}");
         world.catch_up().await;
-        assert_eq!(count(&world).await, (1, "realtime".to_owned()));
+        assert_eq!(fetch_count(&world).await, (1, "realtime".to_owned()));
         if run_between {
             let archived = archive(&world).await.expect("an archive");
             assert_eq!((archived.events, archived.rejected), (1, 1));
         }
-        state.knows_3.store(true, Ordering::SeqCst);
+        state.has_schema_3.store(true, Ordering::SeqCst);
         // Another process, without a cached "unknown schema" result.
         world.stores.schemas = registry();
         if run_between {
             let run = world.run(&batch::RunRequest::default()).await;
             run.expect("a run");
         }
-        assert_eq!(count(&world).await.0, 1);
-        assert_eq!(replay(&world).await, 1);
+        assert_eq!(fetch_count(&world).await.0, 1);
+        assert_eq!(reprocess(&world).await, 1);
         world.catch_up().await;
-        assert_eq!(count(&world).await.0, 2);
+        assert_eq!(fetch_count(&world).await.0, 2);
         // A second reprocessing sends the same event.
-        assert_eq!(replay(&world).await, 1);
+        assert_eq!(reprocess(&world).await, 1);
         world.catch_up().await;
-        assert_eq!(count(&world).await.0, 2);
+        assert_eq!(fetch_count(&world).await.0, 2);
         let run = world.run(&batch::RunRequest::default()).await;
         run.expect("a run");
-        assert_eq!(count(&world).await, (2, "batch".to_owned()));
+        assert_eq!(fetch_count(&world).await, (2, "batch".to_owned()));
     }
 }
 
@@ -363,29 +372,29 @@ async fn a_late_schema_does_not_change_earlier_decisions() {
 /// still does not count it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebuild_counts_no_dead_letter() {
-    let (state, options) = registry().await;
+    let (state, options) = start_registry().await;
     let mut world = World::new().await;
     let registry = || Arc::new(Registry::new(&options).expect("a registry"));
     world.stores.schemas = registry();
-    append(&world, &[avro(3, "late", "play"), line("b")]).await;
+    append(&world, &[avro_play(3, "late", "play"), json_play("b")]).await;
     world.catch_up().await;
-    assert_eq!(count(&world).await, (1, "realtime".to_owned()));
-    state.knows_3.store(true, Ordering::SeqCst);
+    assert_eq!(fetch_count(&world).await, (1, "realtime".to_owned()));
+    state.has_schema_3.store(true, Ordering::SeqCst);
     world.delete_live_state();
     world.stores.schemas = registry();
     world.catch_up().await;
-    assert_eq!(count(&world).await, (1, "realtime".to_owned()));
+    assert_eq!(fetch_count(&world).await, (1, "realtime".to_owned()));
     world
         .run(&batch::RunRequest::default())
         .await
         .expect("a run");
-    assert_eq!(count(&world).await, (1, "batch".to_owned()));
+    assert_eq!(fetch_count(&world).await, (1, "batch".to_owned()));
 }
 
 /// The absence of a schema is cached for a while.
 #[tokio::test]
 async fn a_producer_of_unknown_schemas_costs_few_requests() {
-    let (state, options) = registry().await;
+    let (state, options) = start_registry().await;
     let registry = Registry::new(&options).expect("a registry");
     for _ in 0..50 {
         let ids = BTreeSet::from([2, 3]);
@@ -393,20 +402,20 @@ async fn a_producer_of_unknown_schemas_costs_few_requests() {
             .fetch_writer_schemas(&ids)
             .await
             .expect("an answer");
-        let told = writers.schema_error(&avro(3, "a", "play"));
+        let error = writers.schema_error(&avro_play(3, "a", "play"));
         assert!(
-            told.is_some_and(|why| why.contains("does not know")),
-            "{told:?}"
+            error.is_some_and(|reason| reason.contains("does not know")),
+            "{error:?}"
         );
     }
     assert_eq!(state.request_count.load(Ordering::SeqCst), 2);
 }
 
-/// Other programs may send Avro notifications. A record that was not one is published when it is
-/// reprocessed.
+/// Other programs may send Avro notifications. A valid notification among dead letters is published
+/// when it is reprocessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn avro_notifications_are_ingested() {
-    let (_state, options) = registry().await;
+    let (_state, options) = start_registry().await;
     let mut world = World::new().await;
     world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
     let effort = json!({
@@ -421,7 +430,7 @@ async fn avro_notifications_are_ingested() {
         .ingest_into(Source::Applications, &[application.to_string()])
         .await;
     let group = Group { key: 3, member: 4 };
-    let notification = |schema: u8| [vec![0, 0, 0, 0, schema], long(3), long(4)].concat();
+    let notification = |schema: u8| [vec![0, 0, 0, 0, schema], avro_long(3), avro_long(4)].concat();
     for (source, schema, row) in [
         (Source::Efforts, 4, effort),
         (Source::Authorizations, 5, authorization),
@@ -431,7 +440,7 @@ async fn avro_notifications_are_ingested() {
         let row = parse(source, row.to_string().as_bytes()).expect("a row");
         let entity_store = &world.stores.entities;
         let applied = entity_store.apply(&[row], NOW_MS).await.expect("applying");
-        let ids: Vec<i64> = applied.notifications.iter().map(|one| one.id).collect();
+        let ids: Vec<i64> = applied.notifications.iter().map(|n| n.id).collect();
         entity_store
             .remove_notifications(&ids)
             .await
@@ -451,18 +460,22 @@ async fn avro_notifications_are_ingested() {
         }];
         let appended = world.stores.log.append(source.topic(), &records, NOW_MS);
         appended.await.expect("appending");
-        let done = world.catch_up_on(source).await;
-        assert_eq!((done.events, done.dead_letters), (1, 3), "{done:?}");
-        let again = [cut, notification(schema), b"nothing".to_vec()];
-        let again = (0..).zip(again.iter().map(Vec::as_slice));
-        let again = intake.check_notifications(again, &*world.stores.schemas);
-        let again = again.await.expect("checking them");
-        let report = intake.reprocess(again).await.expect("reprocessing them");
+        let speed_report = world.catch_up_on(source).await;
+        assert_eq!(
+            (speed_report.events, speed_report.dead_letters),
+            (1, 3),
+            "{speed_report:?}"
+        );
+        let values = [cut, notification(schema), b"nothing".to_vec()];
+        let lines = (0..).zip(values.iter().map(Vec::as_slice));
+        let checked = intake.check_notifications(lines, &*world.stores.schemas);
+        let checked = checked.await.expect("checking them");
+        let report = intake.reprocess(checked).await.expect("reprocessing them");
         assert_eq!(report.accepted, 1);
-        let told = &report.rejected[1].reason;
+        let reason = &report.rejected[1].reason;
         assert!(
-            told.starts_with(&format!("not a notification of {source}")),
-            "{told}"
+            reason.starts_with(&format!("not a notification of {source}")),
+            "{reason}"
         );
         assert_eq!((report.rejected.len(), report.rejected[1].line), (2, 2));
         assert_eq!(world.catch_up_on(source).await.events, 1);
@@ -473,15 +486,15 @@ async fn avro_notifications_are_ingested() {
         ("/api/v1/applications/3", "connected_athletes"),
     ] {
         let client = served.client.clone();
-        let request_count = tokio::task::spawn_blocking(move || client.json(path)).await;
-        assert_eq!(request_count.expect("an answer")[field], 1, "{path}");
+        let response = tokio::task::spawn_blocking(move || client.get_json(path)).await;
+        assert_eq!(response.expect("an answer")[field], 1, "{path}");
     }
     served.end().await;
 }
 
 #[tokio::test]
 async fn a_wrong_registry_is_reported_and_loses_nothing() {
-    let (_state, options) = registry().await;
+    let (_state, options) = start_registry().await;
     let ids = BTreeSet::from([1]);
     let sound = Registry::new(&options).expect("a registry");
     assert_eq!(

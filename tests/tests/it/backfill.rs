@@ -10,7 +10,7 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::lease::{LeaseGuard, Leases};
 use tests::plays;
-use tests::process::{done, run};
+use tests::process::{run, run_ok};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
@@ -20,10 +20,10 @@ fn play(event: &str, day: u32) -> String {
 }
 
 /// Sends a request with the blocking client, off the threads that serve.
-async fn total(served: &Served) -> Value {
+async fn fetch_total(served: &Served) -> Value {
     let client = served.client.clone();
     let path = "/api/v1/stats/plays/total?owner_id=7&period=all";
-    let answer = tokio::task::spawn_blocking(move || client.json(path));
+    let answer = tokio::task::spawn_blocking(move || client.get_json(path));
     answer.await.expect("an answer")
 }
 
@@ -42,16 +42,18 @@ async fn backfilled_events_count_from_the_next_run() {
     world.backfill(&old).await;
     world.ingest(&[play("e", 3)]).await;
     world.catch_up().await;
-    let before = total(&served).await;
+    let before = fetch_total(&served).await;
     assert_eq!(
         (&before["count"], &before["provenance"]["backfills"]),
         (&json!(3), &Value::Null)
     );
-    let alone = RunRequest {
+    let single_job = RunRequest {
         jobs: vec!["plays_detail".to_owned()],
         ..RunRequest::default()
     };
-    let refused = run(alone.clone()).await.expect_err("deltas of all views");
+    let refused = run(single_job.clone())
+        .await
+        .expect_err("deltas of all views");
     assert!(
         refused.to_string().contains("batch run` first"),
         "{refused}"
@@ -59,18 +61,18 @@ async fn backfilled_events_count_from_the_next_run() {
     let report = run(RunRequest::default()).await.expect("a run");
     let drift = report.drift.unknown.expect("a reason");
     assert!(drift.contains("backfill"), "{drift}");
-    let after = total(&served).await;
+    let after = fetch_total(&served).await;
     assert_eq!(
         (&after["count"], &after["provenance"]["backfills"]),
         (&json!(5), &json!(1))
     );
     // From here on, runs are incremental again, also those of a single job.
-    run(alone).await.expect("a run of one job");
+    run(single_job).await.expect("a run of one job");
     world.ingest(&[play("f", 2)]).await;
     world.catch_up().await;
     let report = run(RunRequest::default()).await.expect("a run");
     assert_eq!((report.full, report.drift.total), (false, Some(0)));
-    assert_eq!(total(&served).await["count"], 6);
+    assert_eq!(fetch_total(&served).await["count"], 6);
     served.end().await;
 }
 
@@ -100,7 +102,8 @@ fn the_command_ingests_all_files_or_none() {
     let refused = run(&data, &["backfill", "efforts", &good]);
     assert_eq!(refused.status.code(), Some(2));
     let report: Value =
-        serde_json::from_str(&done(&data, &["backfill", "plays", &good, "--json"])).expect("JSON");
+        serde_json::from_str(&run_ok(&data, &["backfill", "plays", &good, "--json"]))
+            .expect("JSON");
     assert_eq!(
         (
             &report["accepted"],
@@ -109,8 +112,9 @@ fn the_command_ingests_all_files_or_none() {
         ),
         (&json!(2), &json!(1), &json!(1))
     );
-    done(&data, &["speed", "--until-caught-up"]);
-    let run: Value = serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    let run: Value =
+        serde_json::from_str(&run_ok(&data, &["batch", "run", "--json"])).expect("JSON");
     assert!(run.to_string().contains("\"rows_read\":2"), "{run}");
     let files = std::fs::read_dir(data.join("archive/archive/plays/files"));
     assert_eq!(
@@ -133,6 +137,10 @@ impl Leases for GrantAllLeases {
     ) -> stores::Result<Result<Box<dyn LeaseGuard>, String>> {
         Ok(Ok(Box::new(self.clone())))
     }
+
+    async fn holder(&self, _: &str) -> stores::Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 #[async_trait]
@@ -142,7 +150,7 @@ impl LeaseGuard for GrantAllLeases {
     }
 }
 
-fn events(lines: &[String]) -> RecordBatch {
+fn decode_events(lines: &[String]) -> RecordBatch {
     let places = lines.iter().map(|line| Line {
         offset: BEFORE_THE_LOG,
         logged_at_ms: NOW_MS,
@@ -156,14 +164,17 @@ fn numbered_plays(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| play(&format!("{name}{n}"), 1)).collect()
 }
 
-async fn started(world: &World, lines: &[String]) -> Backfill {
-    let started = world.batch().backfill(Source::Plays).await;
-    let mut backfill = started.expect("a backfill");
-    backfill.add(events(lines)).await.expect("writing events");
+async fn start_backfill(world: &World, lines: &[String]) -> Backfill {
+    let backfill = world.batch().backfill(Source::Plays).await;
+    let mut backfill = backfill.expect("a backfill");
+    backfill
+        .add(decode_events(lines))
+        .await
+        .expect("writing events");
     backfill
 }
 
-async fn data_files(world: &World) -> usize {
+async fn count_data_files(world: &World) -> usize {
     let data = world.stores.archive.list("archive/plays/files");
     data.await.expect("the archive").len()
 }
@@ -177,26 +188,30 @@ async fn the_first_of_two_backfills_to_finish_counts() {
         world.stores.leases = Arc::new(GrantAllLeases::default());
         world.intake(Source::Plays).await;
         world.catch_up().await;
-        let one = started(&world, &numbered_plays("a", 130)).await;
-        let other = started(&world, &numbered_plays("b", 70)).await;
-        assert_eq!(data_files(&world).await, 2, "a file of each is written");
-        let (ends, overtaken, count) = if is_first_overtaken {
-            (other, one, 70)
+        let first = start_backfill(&world, &numbered_plays("a", 130)).await;
+        let second = start_backfill(&world, &numbered_plays("b", 70)).await;
+        assert_eq!(
+            count_data_files(&world).await,
+            2,
+            "a file of each is written"
+        );
+        let (finishing, overtaken, count) = if is_first_overtaken {
+            (second, first, 70)
         } else {
-            (one, other, 130)
+            (first, second, 130)
         };
-        let report = ends.finish().await.expect("a backfill");
+        let report = finishing.finish().await.expect("a backfill");
         assert_eq!((report.backfill, report.events), (1, count));
         let refused = overtaken.finish().await.expect_err("a late request");
         let refused = refused.to_string();
         assert!(refused.contains("No event of"), "{refused}");
-        assert_eq!(data_files(&world).await as u64, report.files);
+        assert_eq!(count_data_files(&world).await as u64, report.files);
         world.run(&RunRequest::default()).await.expect("a run");
         let served = world.serve().await;
-        assert_eq!(total(&served).await["count"], count);
+        assert_eq!(fetch_total(&served).await["count"], count);
         served.end().await;
         // The next backfill works as usual.
-        let report = started(&world, &numbered_plays("c", 3))
+        let report = start_backfill(&world, &numbered_plays("c", 3))
             .await
             .finish()
             .await;
@@ -208,17 +223,21 @@ async fn the_first_of_two_backfills_to_finish_counts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_a_killed_backfill_are_deleted_by_the_next() {
     let world = World::new().await;
-    drop(started(&world, &numbered_plays("a", 70)).await);
-    let second = started(&world, &numbered_plays("b", 70)).await;
-    assert_eq!(data_files(&world).await, 2, "it might live");
+    drop(start_backfill(&world, &numbered_plays("a", 70)).await);
+    let second = start_backfill(&world, &numbered_plays("b", 70)).await;
+    assert_eq!(
+        count_data_files(&world).await,
+        2,
+        "the first one may still be running"
+    );
     second.abandon().await;
-    assert_eq!(data_files(&world).await, 1);
-    let report = started(&world, &numbered_plays("c", 7))
+    assert_eq!(count_data_files(&world).await, 1);
+    let report = start_backfill(&world, &numbered_plays("c", 7))
         .await
         .finish()
         .await;
     assert_eq!(report.expect("a backfill").backfill, 1);
-    assert_eq!(data_files(&world).await, 1);
+    assert_eq!(count_data_files(&world).await, 1);
 }
 
 /// A backfill that loses its lease stops, and leaves no events or files.
@@ -227,16 +246,16 @@ async fn a_backfill_without_its_lease_stops() {
     let mut world = World::new().await;
     let lease = GrantAllLeases::default();
     world.stores.leases = Arc::new(lease.clone());
-    let mut backfill = started(&world, &numbered_plays("a", 70)).await;
-    assert_eq!(data_files(&world).await, 1);
+    let mut backfill = start_backfill(&world, &numbered_plays("a", 70)).await;
+    assert_eq!(count_data_files(&world).await, 1);
     lease.0.cancel();
-    let refused = backfill.add(events(&numbered_plays("b", 1))).await;
+    let refused = backfill.add(decode_events(&numbered_plays("b", 1))).await;
     let refused = refused.expect_err("a lost lease").to_string();
     assert!(refused.contains("lease of a backfill"), "{refused}");
     let refused = backfill.finish().await.expect_err("a lost lease");
     assert!(refused.to_string().contains("it was lost"), "{refused}");
-    let left = world.stores.archive.list("archive/plays/files").await;
-    assert_eq!(left.expect("the archive"), Vec::<String>::new());
+    let files = world.stores.archive.list("archive/plays/files").await;
+    assert_eq!(files.expect("the archive"), Vec::<String>::new());
 }
 
 /// The lease is free as soon as a backfill ends, with success or failure. Until then, other
@@ -244,21 +263,21 @@ async fn a_backfill_without_its_lease_stops() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_is_free_after_a_backfill_on_servers() {
     let world = World::on_servers().await;
-    let report = started(&world, &numbered_plays("a", 3))
+    let report = start_backfill(&world, &numbered_plays("a", 3))
         .await
         .finish()
         .await;
     assert_eq!(report.expect("a backfill").backfill, 1);
-    let second = started(&world, &numbered_plays("b", 3)).await;
+    let second = start_backfill(&world, &numbered_plays("b", 3)).await;
     let busy = world.batch().backfill(Source::Plays).await;
     let busy = busy.expect_err("another running one").to_string();
-    let whose = format!("for plays: process {} (since ", std::process::id());
+    let holder = format!("for plays: process {} (since ", std::process::id());
     assert!(
-        busy.starts_with("a backfill is under way") && busy.contains(&whose),
+        busy.starts_with("a backfill is under way") && busy.contains(&holder),
         "{busy}"
     );
     second.abandon().await;
-    let report = started(&world, &numbered_plays("c", 3))
+    let report = start_backfill(&world, &numbered_plays("c", 3))
         .await
         .finish()
         .await;

@@ -12,16 +12,16 @@ use stores::cassandra::Cassandra;
 use tests::folder;
 use tests::installation::Installation;
 use tests::play_queries::PlayGenerator;
-use tests::process::{Server, done};
+use tests::process::{Server, run_ok};
 use tests::servers;
 
 use crate::processes::compare;
 
-const QUESTIONS: usize = 10;
+const QUERIES: usize = 10;
 
-fn count(installation: &Installation, traffic: &mut PlayGenerator, lines: usize) {
+fn ingest_and_count(installation: &Installation, traffic: &mut PlayGenerator, lines: usize) {
     installation.ingest("plays", &traffic.lines(lines).join("\n"));
-    done(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
 }
 
 /// Creates entity rows that only the entity store holds.
@@ -40,47 +40,47 @@ fn connect(installation: &Installation) {
 }
 
 /// Ingests events and rows, and runs a batch over them.
-fn begin(installation: &Installation, traffic: &mut PlayGenerator, lines: usize) {
-    count(installation, traffic, lines);
+fn ingest_and_run(installation: &Installation, traffic: &mut PlayGenerator, lines: usize) {
+    ingest_and_count(installation, traffic, lines);
     connect(installation);
-    done(installation.data(), &["speed", "--until-caught-up"]);
-    done(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["batch", "run"]);
 }
 
 fn check_entities(server: &Server) {
     let application = server.client.get("/api/v1/applications/7");
-    let found: Value = serde_json::from_str(&application.1).expect("JSON");
-    assert_eq!(found["connected_athletes"], 20, "{application:?}");
+    let body: Value = serde_json::from_str(&application.1).expect("JSON");
+    assert_eq!(body["connected_athletes"], 20, "{application:?}");
     let board = server.client.get("/api/v1/boards/segments/3?limit=3");
-    let found: Value = serde_json::from_str(&board.1).expect("JSON");
-    assert_eq!(found["total"], 15, "{board:?}");
-    assert_eq!(found["entries"][0]["athlete_id"], 1, "{board:?}");
+    let body: Value = serde_json::from_str(&board.1).expect("JSON");
+    assert_eq!(body["total"], 15, "{board:?}");
+    assert_eq!(body["entries"][0]["athlete_id"], 1, "{board:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_installation_is_restored_from_a_copy_of_its_folder() {
     let mut rng = SmallRng::seed_from_u64(31);
     let mut traffic = PlayGenerator::new(31);
-    let (before, after) = (Installation::embedded(), Installation::embedded());
-    begin(&before, &mut traffic, 300);
-    count(&before, &mut traffic, 100);
+    let (original, restored) = (Installation::embedded(), Installation::embedded());
+    ingest_and_run(&original, &mut traffic, 300);
+    ingest_and_count(&original, &mut traffic, 100);
     let names = "{\"id\": 3, \"name\": \"Old Climb\"}";
-    std::fs::write(before.folder().join("names"), names).expect("a file");
-    let file = before.folder().join("names");
+    std::fs::write(original.folder().join("names"), names).expect("a file");
+    let file = original.folder().join("names");
     let load = ["names", "load", "segment", file.to_str().expect("a path")];
-    done(before.data(), &load);
+    run_ok(original.data(), &load);
 
-    folder::copy(before.data(), after.data());
-    drop(before);
-    done(after.data(), &["speed", "--until-caught-up"]);
-    let world = after.world().await;
-    let server = Server::start(after.data(), &[]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    folder::copy(original.data(), restored.data());
+    drop(original);
+    run_ok(restored.data(), &["speed", "--until-caught-up"]);
+    let world = restored.world().await;
+    let server = Server::start(restored.data(), &[]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     check_entities(&server);
     assert!(server.client.get("/segments/3").1.contains("Old Climb"));
-    count(&after, &mut traffic, 100);
-    done(after.data(), &["batch", "run"]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    ingest_and_count(&restored, &mut traffic, 100);
+    run_ok(restored.data(), &["batch", "run"]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     check_entities(&server);
 }
 
@@ -90,12 +90,12 @@ async fn parts_of_an_embedded_installation_are_restored_from_older_copies() {
     let mut rng = SmallRng::seed_from_u64(33);
     let mut traffic = PlayGenerator::new(33);
     let installation = Installation::embedded();
-    let backup = installation.folder().join("kept");
-    begin(&installation, &mut traffic, 200);
+    let backup = installation.folder().join("backup");
+    ingest_and_run(&installation, &mut traffic, 200);
     copy_folder(installation.data(), &backup);
     for _ in 0..2 {
-        count(&installation, &mut traffic, 100);
-        done(installation.data(), &["batch", "run"]);
+        ingest_and_count(&installation, &mut traffic, 100);
+        run_ok(installation.data(), &["batch", "run"]);
     }
     for parts in [
         &["archive"][..],
@@ -107,18 +107,18 @@ async fn parts_of_an_embedded_installation_are_restored_from_older_copies() {
         for part in parts {
             restore(installation.data(), &backup, part);
         }
-        done(installation.data(), &["migrate"]);
-        done(installation.data(), &["speed", "--until-caught-up"]);
+        run_ok(installation.data(), &["migrate"]);
+        run_ok(installation.data(), &["speed", "--until-caught-up"]);
         let world = installation.world().await;
         let server = Server::start(installation.data(), &[]);
-        compare(&world, &server.client, &mut rng, QUESTIONS).await;
+        compare(&world, &server.client, &mut rng, QUERIES).await;
         check_entities(&server);
-        count(&installation, &mut traffic, 50);
-        done(installation.data(), &["batch", "run"]);
-        compare(&world, &server.client, &mut rng, QUESTIONS).await;
+        ingest_and_count(&installation, &mut traffic, 50);
+        run_ok(installation.data(), &["batch", "run"]);
+        compare(&world, &server.client, &mut rng, QUERIES).await;
         check_entities(&server);
         let view = ["restorate", "--view", "plays_detail"];
-        done(
+        run_ok(
             installation.data(),
             &[&view[..], &["--expected", "archive"]].concat(),
         );
@@ -127,15 +127,15 @@ async fn parts_of_an_embedded_installation_are_restored_from_older_copies() {
 
 /// Copies a folder as an operator does, symbolic links as links.
 fn copy_folder(from: &Path, to: &Path) {
-    let copy_folder = Command::new("cp").arg("-a").args([from, to]).status();
-    assert!(copy_folder.expect("cp").success());
+    let status = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(status.expect("cp").success());
 }
 
 /// Restores a part of an installation from the copy: a folder, or a file and its companion files.
 fn restore(data: &Path, backup: &Path, part: &str) {
     let is_part = |name: &str| {
-        let rest = name.strip_prefix(part);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
+        let suffix = name.strip_prefix(part);
+        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with(['-', '.']))
     };
     let names = |folder: &Path| {
         let entries = std::fs::read_dir(folder).expect("a folder").flatten();
@@ -149,9 +149,9 @@ fn restore(data: &Path, backup: &Path, part: &str) {
             false => std::fs::remove_file(&path).expect("deleting"),
         }
     }
-    let back = names(backup);
-    assert!(!back.is_empty(), "{part}");
-    for name in back {
+    let backup_names = names(backup);
+    assert!(!backup_names.is_empty(), "{part}");
+    for name in backup_names {
         copy_folder(&backup.join(&name), &data.join(&name));
     }
 }
@@ -174,8 +174,8 @@ async fn an_installation_is_restored_from_its_backups_on_servers() {
     let mut rng = SmallRng::seed_from_u64(32);
     let mut traffic = PlayGenerator::new(32);
     let installation = Installation::on_servers();
-    begin(&installation, &mut traffic, 300);
-    count(&installation, &mut traffic, 100);
+    ingest_and_run(&installation, &mut traffic, 300);
+    ingest_and_count(&installation, &mut traffic, 100);
     let options = installation.options();
     let schema = options.namespace.identifier("backstitch");
     let dump = dump_schema(&schema);
@@ -189,25 +189,25 @@ async fn an_installation_is_restored_from_its_backups_on_servers() {
     servers::run_on_postgres(&format!("DROP SCHEMA {schema} CASCADE")).expect("deleting");
 
     servers::run_on_postgres(&dump).expect("a restored copy");
-    done(installation.data(), &["migrate"]);
-    done(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["migrate"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
     let world = installation.world().await;
     let server = Server::start(installation.data(), &[]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     check_entities(&server);
-    done(installation.data(), &["batch", "run"]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    run_ok(installation.data(), &["batch", "run"]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     check_entities(&server);
-    count(&installation, &mut traffic, 100);
-    done(installation.data(), &["batch", "run", "--full"]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    ingest_and_count(&installation, &mut traffic, 100);
+    run_ok(installation.data(), &["batch", "run", "--full"]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     check_entities(&server);
-    let told = [
+    let reconcile = [
         "restorate",
         "--view",
         "plays_detail",
         "--expected",
         "archive",
     ];
-    done(installation.data(), &told);
+    run_ok(installation.data(), &reconcile);
 }

@@ -28,7 +28,7 @@ pub(crate) fn effort(athlete: i64, time: i64) -> String {
 }
 
 /// All filled cached boards of efforts, each with its partition.
-pub(crate) async fn filled(world: &World) -> Vec<(PartitionId, RegisteredBoard)> {
+pub(crate) async fn list_filled(world: &World) -> Vec<(PartitionId, RegisteredBoard)> {
     let cache = world.stores.live.board_cache().expect("a cache on servers");
     let mut filled = Vec::new();
     for partition in 0..PARTITIONS {
@@ -45,8 +45,8 @@ pub(crate) async fn filled(world: &World) -> Vec<(PartitionId, RegisteredBoard)>
     filled
 }
 
-pub(crate) async fn athletes(client: &Client, path: &str) -> Vec<i64> {
-    let answer: Value = client.ask(path).await;
+pub(crate) async fn fetch_athletes(client: &Client, path: &str) -> Vec<i64> {
+    let answer: Value = client.fetch_json(path).await;
     let entries = answer["entries"].as_array().expect("entries").iter();
     entries
         .map(|entry| entry["athlete_id"].as_i64().expect("an id"))
@@ -55,11 +55,11 @@ pub(crate) async fn athletes(client: &Client, path: &str) -> Vec<i64> {
 
 /// Requests a board until it is cached.
 pub(crate) async fn fill(world: &World, client: &Client, path: &str) {
-    let before = filled(world).await.len();
+    let before = list_filled(world).await.len();
     for _ in 0..100 {
-        athletes(client, path).await;
+        fetch_athletes(client, path).await;
         world.catch_up_on(Source::Efforts).await;
-        if filled(world).await.len() > before {
+        if list_filled(world).await.len() > before {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -67,7 +67,7 @@ pub(crate) async fn fill(world: &World, client: &Client, path: &str) {
     panic!("{path} does not come into the cache");
 }
 
-async fn world() -> World {
+async fn create_world() -> World {
     world_on(World::on_servers().await, ATHLETES).await
 }
 
@@ -89,14 +89,17 @@ pub(crate) const OVERALL: &str = "/api/v1/boards/segments/7?limit=5";
 /// A cached board follows every change, and gives the same answers as the stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_requested_board_is_cached_and_updated() {
-    let world = world().await;
+    let world = create_world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
     let lines = [effort(9, 1), effort(41, 2)];
     world.ingest_into(Source::Efforts, &lines).await;
     world.catch_up_on(Source::Efforts).await;
-    assert_eq!(athletes(&served.client, OVERALL).await, [9, 41, 1, 2, 3]);
-    let answer = served.client.ask(OVERALL).await;
+    assert_eq!(
+        fetch_athletes(&served.client, OVERALL).await,
+        [9, 41, 1, 2, 3]
+    );
+    let answer = served.client.fetch_json(OVERALL).await;
     assert_eq!(answer["total"], 41);
     assert_eq!(answer["provenance"]["source"], "merged");
     let request = RunRequest::default();
@@ -106,39 +109,39 @@ async fn a_requested_board_is_cached_and_updated() {
         .expect("a run");
     // Readers cache run records briefly.
     tokio::time::sleep(Duration::from_millis(600)).await;
-    let answer = served.client.ask(OVERALL).await;
+    let answer = served.client.fetch_json(OVERALL).await;
     assert_eq!(answer["provenance"]["source"], "batch", "{answer}");
-    assert_eq!(filled(&world).await.len(), 1);
+    assert_eq!(list_filled(&world).await.len(), 1);
     served.end().await;
 }
 
 /// Boards that were not read lately are evicted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boards_beyond_the_memory_limit_are_evicted() {
-    let mut world = world().await;
+    let mut world = create_world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
-    let bytes = filled(&world).await[0].1.bytes.expect("its memory");
+    let bytes = list_filled(&world).await[0].1.bytes.expect("its memory");
     // Memory for two boards in each partition.
     world.speed_options.board_cache_bytes_max = u64::from(PARTITIONS) * bytes * 5 / 2;
     for year in 2021..2027 {
         let path = format!("{OVERALL}&window=year&date={year}-01-01");
-        let athletes_of_year = athletes(&served.client, &path).await;
+        let athletes_of_year = fetch_athletes(&served.client, &path).await;
         assert_eq!(athletes_of_year.len(), if year == 2026 { 5 } else { 0 });
         request_board(&world, &served.client, &path).await;
     }
-    let left: u64 = filled(&world)
+    let cached_bytes: u64 = list_filled(&world)
         .await
         .iter()
         .filter_map(|(_, board)| board.bytes)
         .sum();
-    assert!(left <= bytes * 5 / 2, "{left} of {bytes}");
+    assert!(cached_bytes <= bytes * 5 / 2, "{cached_bytes} of {bytes}");
     served.end().await;
 }
 
 async fn request_board(world: &World, client: &Client, path: &str) {
     for _ in 0..4 {
-        athletes(client, path).await;
+        fetch_athletes(client, path).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         world.catch_up_on(Source::Efforts).await;
     }
@@ -166,7 +169,7 @@ fn best_row(job: &Job<Board>, member: i64, epoch: Epoch) -> (Vec<u8>, Option<Boa
 }
 
 /// Athletes of the segment with their ranks.
-async fn ranks(client: &Client, athletes: &[i64]) -> Vec<(i64, i64)> {
+async fn fetch_ranks(client: &Client, athletes: &[i64]) -> Vec<(i64, i64)> {
     let body = json!({"segments": [7], "athletes": athletes}).to_string();
     let client = client.clone();
     let path = "/api/v1/boards/segments/ranks";
@@ -183,26 +186,26 @@ async fn ranks(client: &Client, athletes: &[i64]) -> Vec<(i64, i64)> {
 /// The worker notices a wrong row and drops the board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_row_drops_the_board() {
-    let mut world = world().await;
+    let mut world = create_world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
-    let (partition_id, board) = filled(&world).await.remove(0);
+    let (partition_id, board) = list_filled(&world).await.remove(0);
     let filtered = FilteredBoard::decode(&board.name.filtered_board).expect("a filtered board");
     assert_eq!(filtered.filters, []);
     let live = &world.stores.live;
-    let seen = live
+    let partition_states = live
         .read_deltas(partition_id.source, PARTITIONS, &[])
         .await
         .expect("live state")
         .partition_states;
-    let seen = seen[partition_id.partition as usize]
+    let state = partition_states[partition_id.partition as usize]
         .clone()
         .expect("a partition state");
     let mut jobs = world.catalog.boards().iter();
     let job = jobs.find(|job| job.board() == "segments");
     let job = job.expect("the board");
     // A wrong entry of a member, and an entry of an unknown member.
-    let rows = [3, 99].map(|id| best_row(job, id, seen.epoch));
+    let rows = [3, 99].map(|id| best_row(job, id, state.epoch));
     let changes = Changes {
         boards: CachedBoardChanges {
             boards: vec![CachedBoardChange {
@@ -217,52 +220,64 @@ async fn a_wrong_row_drops_the_board() {
     let applied = live
         .apply(
             partition_id,
-            seen.checkpoint(),
-            seen.position,
+            state.checkpoint(),
+            state.position,
             &views,
             &changes,
         )
         .await;
     applied.expect("a server").expect("the current checkpoint");
     assert_eq!(
-        athletes(&served.client, OVERALL).await[0],
+        fetch_athletes(&served.client, OVERALL).await[0],
         3,
         "it is wrong now"
     );
     // Ranks and counts come from the cache, too.
-    let counts = served.client.ask("/api/v1/segments/7/counts").await;
+    let counts = served.client.fetch_json("/api/v1/segments/7/counts").await;
     assert_eq!(counts["athletes"], 41, "{counts}");
-    assert_eq!(ranks(&served.client, &[5, 3, 98]).await, [(3, 1), (5, 6)]);
+    assert_eq!(
+        fetch_ranks(&served.client, &[5, 3, 98]).await,
+        [(3, 1), (5, 6)]
+    );
     world.speed_options.board_check_interval_ms = 0;
     for _ in 0..20 {
         // The worker verifies boards while it has work.
         world.ingest_into(Source::Efforts, &[effort(40, 140)]).await;
         world.catch_up_on(Source::Efforts).await;
     }
-    let names: Vec<_> = filled(&world).await;
+    let names: Vec<_> = list_filled(&world).await;
     assert!(
-        names.iter().all(|(_, other)| other.id != board.id),
+        names.iter().all(|(_, cached)| cached.id != board.id),
         "{names:?}"
     );
-    assert_eq!(athletes(&served.client, OVERALL).await, [1, 2, 3, 4, 5]);
-    assert_eq!(ranks(&served.client, &[5, 3, 98]).await, [(3, 3), (5, 5)]);
+    assert_eq!(
+        fetch_athletes(&served.client, OVERALL).await,
+        [1, 2, 3, 4, 5]
+    );
+    assert_eq!(
+        fetch_ranks(&served.client, &[5, 3, 98]).await,
+        [(3, 3), (5, 5)]
+    );
     served.end().await;
 }
 
 /// Deleting keys of a board evicts it from the cache, and makes no answer wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_board_with_deleted_keys_is_filled_again() {
-    let world = world().await;
+    let world = create_world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
-    let (_, board) = filled(&world).await.remove(0);
+    let (_, board) = list_filled(&world).await.remove(0);
     let mut current = board;
     for (keys, count, time) in [("?", 3, 90), ("m", 1, 89), ("z", 1, 88), ("h", 1, 87)] {
         let deleted = delete_board_keys(&world, &current, keys);
         assert_eq!(deleted, count, "the keys of {current:?}");
         current = fill_again(&world, &served.client, &current, time).await;
     }
-    assert_eq!(athletes(&served.client, OVERALL).await, [40, 1, 2, 3, 4]);
+    assert_eq!(
+        fetch_athletes(&served.client, OVERALL).await,
+        [40, 1, 2, 3, 4]
+    );
     served.end().await;
 }
 
@@ -285,13 +300,14 @@ async fn fill_again(
     world.catch_up_on(Source::Efforts).await;
     let started = Instant::now();
     loop {
-        let first = athletes(client, OVERALL).await;
-        assert_eq!(first, [40, 1, 2, 3, 4], "with deleted keys");
+        let athletes = fetch_athletes(client, OVERALL).await;
+        assert_eq!(athletes, [40, 1, 2, 3, 4], "with deleted keys");
         world.catch_up_on(Source::Efforts).await;
-        let mut now = filled(world).await.into_iter();
-        let again = now.find(|(_, now)| now.name == board.name && now.id != board.id);
-        if let Some((_, again)) = again {
-            return again;
+        let mut boards = list_filled(world).await.into_iter();
+        let refilled =
+            boards.find(|(_, cached)| cached.name == board.name && cached.id != board.id);
+        if let Some((_, refilled)) = refilled {
+            return refilled;
         }
         assert!(
             started.elapsed() < Duration::from_secs(60),
@@ -305,10 +321,10 @@ async fn fill_again(
 /// board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newer_batch_rows_drop_no_board() {
-    let mut world = world().await;
+    let mut world = create_world().await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
-    let (_, board) = filled(&world).await.remove(0);
+    let (_, board) = list_filled(&world).await.remove(0);
     // A run rebuilds the keys whose notifications precede its cut.
     world.ingest_into(Source::Efforts, &[effort(30, 99)]).await;
     world.catch_up_on(Source::Efforts).await;
@@ -320,8 +336,11 @@ async fn newer_batch_rows_drop_no_board() {
     let run = world.run_on(Source::Efforts, &request).await;
     run.expect("a run");
     world.catch_up_on(Source::Efforts).await;
-    let left = filled(&world).await;
-    assert_eq!(left[0].1.id, board.id);
-    assert_eq!(athletes(&served.client, OVERALL).await, [1, 2, 3, 4, 5]);
+    let boards = list_filled(&world).await;
+    assert_eq!(boards[0].1.id, board.id);
+    assert_eq!(
+        fetch_athletes(&served.client, OVERALL).await,
+        [1, 2, 3, 4, 5]
+    );
     served.end().await;
 }

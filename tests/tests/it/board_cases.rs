@@ -26,28 +26,30 @@ type Rows = BTreeSet<String>;
 
 struct Case {
     view: String,
-    place: PathBuf,
+    folder: PathBuf,
     lines: Vec<(Source, String)>,
     expected: Rows,
 }
 
-fn views() -> PathBuf {
+fn views_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views")
 }
 
-fn cases() -> Vec<Case> {
+fn read_cases() -> Vec<Case> {
     let catalog = Catalog::built_in().expect("the views");
     let mut cases = Vec::new();
     for job in catalog.boards() {
-        let folder = views().join(job.name()).join("cases");
-        let before = cases.len();
+        let folder = views_folder().join(job.name()).join("cases");
+        let case_count = cases.len();
         for case in std::fs::read_dir(&folder).expect("cases").flatten() {
-            let place = case.path();
-            let read = |file: &str| std::fs::read_to_string(place.join(file)).expect("a file");
+            let case_folder = case.path();
+            let read =
+                |file: &str| std::fs::read_to_string(case_folder.join(file)).expect("a file");
             let lines = read("input.jsonl");
             let lines = lines.lines().map(|line| {
-                let of: BTreeMap<String, Value> = serde_json::from_str(line).expect("a line");
-                let (source, row) = of.into_iter().next().expect("a source");
+                let row_by_source: BTreeMap<String, Value> =
+                    serde_json::from_str(line).expect("a line");
+                let (source, row) = row_by_source.into_iter().next().expect("a source");
                 (source.parse().expect("a source"), row.to_string())
             });
             let expected = read("expected.jsonl");
@@ -59,18 +61,18 @@ fn cases() -> Vec<Case> {
                 view: job.name().to_owned(),
                 lines: lines.collect(),
                 expected: rows.collect(),
-                place: place.clone(),
+                folder: case_folder.clone(),
             });
         }
-        assert!(cases.len() > before, "{} has no case", folder.display());
+        assert!(cases.len() > case_count, "{} has no case", folder.display());
     }
     cases
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_board_case_gives_equal_rows_four_ways() {
-    for case in cases() {
-        let place = case.place.display();
+    for case in read_cases() {
+        let folder = case.folder.display();
         let total = case.lines.len();
         for cut in [0, total / 2, total] {
             let world = World::new().await;
@@ -82,29 +84,29 @@ async fn every_board_case_gives_equal_rows_four_ways() {
             ingest(&world, &case.lines[..cut]).await;
             if cut == total {
                 let plain = plain_rows(&world, &job).await;
-                assert_eq!(plain, case.expected, "{place}: plain query");
+                assert_eq!(plain, case.expected, "{folder}: plain query");
             }
             world.catch_up_on(source).await;
-            let live = rows(&world, &job).await;
+            let live = read_rows(&world, &job).await;
             if cut == total {
-                assert_eq!(live, case.expected, "{place}: live");
+                assert_eq!(live, case.expected, "{folder}: live");
             }
             run(&world, source, false).await;
             assert_eq!(
-                rows(&world, &job).await,
+                read_rows(&world, &job).await,
                 live,
-                "{place}: batch, cut at {cut}"
+                "{folder}: batch, cut at {cut}"
             );
             ingest(&world, &case.lines[cut..]).await;
             world.catch_up_on(source).await;
-            let stitched = rows(&world, &job).await;
-            assert_eq!(stitched, case.expected, "{place}: stitched at {cut}");
+            let stitched = read_rows(&world, &job).await;
+            assert_eq!(stitched, case.expected, "{folder}: stitched at {cut}");
             run(&world, source, false).await;
-            let batch = rows(&world, &job).await;
-            assert_eq!(batch, case.expected, "{place}: incremental after {cut}");
+            let batch = read_rows(&world, &job).await;
+            assert_eq!(batch, case.expected, "{folder}: incremental after {cut}");
             run(&world, source, true).await;
-            let batch = rows(&world, &job).await;
-            assert_eq!(batch, case.expected, "{place}: full after {cut}");
+            let batch = read_rows(&world, &job).await;
+            assert_eq!(batch, case.expected, "{folder}: full after {cut}");
         }
     }
 }
@@ -145,7 +147,7 @@ async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
         let batch = check_rows(job, &batch).expect("rows of the job's shape");
         for row in 0..batch.num_rows() {
             let columns = batch.columns().iter().zip(batch.schema_ref().fields());
-            let fields = columns.map(|(column, f)| (f.name().clone(), value(column, row)));
+            let fields = columns.map(|(column, f)| (f.name().clone(), column_value(column, row)));
             assert!(rows.insert(Value::Object(fields.collect()).to_string()));
         }
     }
@@ -153,13 +155,10 @@ async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
 }
 
 /// All rows of all boards of all keys, as a reader merges them.
-#[expect(
-    clippy::too_many_lines,
-    reason = "a read from its beginning to its end"
-)]
-async fn rows(world: &World, job: &Job<Board>) -> Rows {
+#[expect(clippy::too_many_lines, reason = "reads all layers of a key")]
+async fn read_rows(world: &World, job: &Job<Board>) -> Rows {
     let mut rows = Rows::new();
-    for key in keys(world, job).await {
+    for key in list_keys(world, job).await {
         let query = EntryQuery {
             view: job.view().to_owned(),
             key: key.clone(),
@@ -186,29 +185,29 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             partition_states: &live.partition_states,
             only_partition: None,
         };
-        let states = &live.entries[0];
-        let found = (0..states.members.len()).map(|row| LiveEntry {
-            partition: states.partitions.value(row) as usize,
-            epoch: states.epochs.value(row),
-            member: states.members.value(row),
-            entries: (!states.entries.is_null(row)).then(|| states.entries.value(row)),
+        let entries = &live.entries[0];
+        let live_entries = (0..entries.members.len()).map(|row| LiveEntry {
+            partition: entries.partitions.value(row) as usize,
+            epoch: entries.epochs.value(row),
+            member: entries.members.value(row),
+            entries: (!entries.entries.is_null(row)).then(|| entries.entries.value(row)),
         });
         let score_bytes = 8 * job.score().0.len();
         let head_ref = head.as_ref().map(|head| Head {
             epoch: head.epoch,
             root: &head.root,
         });
-        let standings = KeyBoards::merge::<String>(&seam, head_ref, found, score_bytes);
-        let standings = standings.expect("a complete file");
+        let key_boards = KeyBoards::merge::<String>(&seam, head_ref, live_entries, score_bytes);
+        let key_boards = key_boards.expect("a complete file");
         let nodes = StoredNodes {
             world,
             job,
             key: &key,
         };
         let mut boards: BTreeSet<Vec<u8>> = BTreeSet::new();
-        for state in states.entries.iter().flatten() {
-            let state = MemberEntries::decode(state).expect("a state");
-            boards.extend(state.entries.into_iter().map(|place| place.board));
+        for bytes in entries.entries.iter().flatten() {
+            let decoded = MemberEntries::decode(bytes).expect("a state");
+            boards.extend(decoded.entries.into_iter().map(|entry| entry.board));
         }
         if let Some(head) = &head {
             let version = VersionTrees::open(&head.root, score_bytes > 0).expect("a version");
@@ -218,17 +217,20 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
             boards.extend(items.iter().map(|item| item.key()[..length].to_vec()));
         }
         for board in boards {
-            let on_board = standings.open_board(&nodes, &board).await.expect("a board");
-            let mut found = Vec::new();
-            on_board
+            let board_reader = key_boards
+                .open_board(&nodes, &board)
+                .await
+                .expect("a board");
+            let mut board_rows = Vec::new();
+            board_reader
                 .scan(|row| {
-                    found.push(row);
+                    board_rows.push(row);
                     true
                 })
                 .await
                 .expect("rows");
-            assert_eq!(on_board.sum().count, found.len() as u64);
-            for row in found {
+            assert_eq!(board_reader.sum().count, board_rows.len() as u64);
+            for row in board_rows {
                 let mut fields = Map::new();
                 for (shape, bytes) in [
                     (job.key(), &key),
@@ -237,7 +239,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
                     (job.score(), &row.score),
                     (job.payload(), &row.payload),
                 ] {
-                    fields.extend(decoded(shape, bytes));
+                    fields.extend(decode_fields(shape, bytes));
                 }
                 let weight = job.weight().expect("a weight");
                 fields.insert(weight.to_owned(), row.weight.into());
@@ -252,7 +254,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
 }
 
 /// All keys that have rows.
-async fn keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
+async fn list_keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
     use futures::TryStreamExt;
     let entity_store = &world.stores.entities;
     let dump = entity_store
@@ -273,21 +275,21 @@ async fn keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
     keys
 }
 
-fn decoded(shape: &KeyShape, bytes: &[u8]) -> Vec<(String, Value)> {
+fn decode_fields(shape: &KeyShape, bytes: &[u8]) -> Vec<(String, Value)> {
     let columns = shape.decode(std::iter::once(bytes)).expect("a key");
     let names = shape.0.iter().map(|column| column.name.clone());
     names
-        .zip(columns.iter().map(|column| value(column, 0)))
+        .zip(columns.iter().map(|column| column_value(column, 0)))
         .collect()
 }
 
-fn value(column: &ArrayRef, row: usize) -> Value {
+fn column_value(column: &ArrayRef, row: usize) -> Value {
     if column.is_null(row) {
         return Value::Null;
     }
     if let Some(times) = column.as_primitive_opt::<TimestampMicrosecondType>() {
-        let at = jiff::Timestamp::from_microsecond(times.value(row)).expect("in range");
-        return at.to_string().into();
+        let time = jiff::Timestamp::from_microsecond(times.value(row)).expect("in range");
+        return time.to_string().into();
     }
     match column.as_string_opt::<i32>() {
         Some(texts) => texts.value(row).into(),
@@ -306,8 +308,8 @@ async fn a_new_board_needs_only_a_folder() {
         });
         row.to_string()
     };
-    let first = [effort(1, 1, 10), effort(2, 2, 30), effort(3, 1, 15)];
-    old.ingest_into(Source::Efforts, &first).await;
+    let efforts = [effort(1, 1, 10), effort(2, 2, 30), effort(3, 1, 15)];
+    old.ingest_into(Source::Efforts, &efforts).await;
     old.catch_up_on(Source::Efforts).await;
     run(&old, Source::Efforts, false).await;
 
@@ -322,16 +324,16 @@ async fn a_new_board_needs_only_a_folder() {
     let world = old.with_catalog(catalog_with(&[totals]));
     let served = world.serve().await;
     let path = "/api/v1/boards/totals/5";
-    let ask = |path: &'static str| {
+    let get = |path: &'static str| {
         let client = served.client.clone();
         async move {
             tokio::task::spawn_blocking(move || client.get(path))
                 .await
-                .expect("asking")
+                .expect("a response")
         }
     };
     // The view has no rows yet, and the API says so.
-    let (status, body) = ask(path).await;
+    let (status, body) = get(path).await;
     assert_eq!(status, 503, "{body}");
     world
         .ingest_into(Source::Efforts, &[effort(4, 2, 1), effort(5, 3, 26)])
@@ -343,7 +345,7 @@ async fn a_new_board_needs_only_a_folder() {
             "rank": rank, "athlete_id": athlete, "total_time": total, "longest": longest,
         })
     };
-    let answer = served.client.ask(path).await;
+    let answer = served.client.fetch_json(path).await;
     let expected = [
         entry(1, 1, 25, 15),
         entry(2, 3, 26, 26),
@@ -352,11 +354,11 @@ async fn a_new_board_needs_only_a_folder() {
     assert_eq!(answer["entries"], json!(expected));
     world.ingest_into(Source::Efforts, &[effort(2, 2, 2)]).await;
     world.catch_up_on(Source::Efforts).await;
-    let answer = served.client.ask(path).await;
+    let answer = served.client.fetch_json(path).await;
     let expected = [entry(1, 2, 3, 2), entry(2, 1, 25, 15), entry(3, 3, 26, 26)];
     assert_eq!(answer["entries"], json!(expected));
     // The view has one board per key, so other board names are refused.
-    let (status, body) = ask("/api/v1/boards/totals/5?board=overall").await;
+    let (status, body) = get("/api/v1/boards/totals/5?board=overall").await;
     assert_eq!(status, 400, "{body}");
     served.end().await;
 }

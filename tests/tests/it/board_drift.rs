@@ -29,9 +29,9 @@ pub(super) async fn connect(world: &World, athletes: std::ops::Range<i64>) {
     world.catch_up_on(SOURCE).await;
 }
 
-pub(super) async fn connected(client: &Client) -> u64 {
+pub(super) async fn fetch_connected(client: &Client) -> u64 {
     let path = format!("/api/v1/applications/{APPLICATION}");
-    let answer = client.ask(&path).await;
+    let answer = client.fetch_json(&path).await;
     answer["connected_athletes"].as_u64().expect("a count")
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn add_row_without_notification(world: &World, athlete: i64) {
         .pending_notifications(SOURCE, i64::MAX, 10)
         .await
         .expect("pending");
-    let ids: Vec<i64> = pending.iter().map(|one| one.id).collect();
+    let ids: Vec<i64> = pending.iter().map(|notification| notification.id).collect();
     assert_eq!(ids.len(), 1);
     entity_store
         .remove_notifications(&ids)
@@ -116,18 +116,18 @@ pub(super) async fn replace_live_state(world: &World, board: &str, key: i64, ath
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_live_states_are_named_embedded() {
-    Box::pin(damage(World::new().await)).await;
+async fn damaged_live_entries_are_reported_embedded() {
+    Box::pin(check_damage(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_live_states_are_named_on_servers() {
+async fn damaged_live_entries_are_reported_on_servers() {
     let mut world = World::on_servers().await;
     world.speed_options.board_cache_bytes_max = 0;
-    Box::pin(damage(world)).await;
+    Box::pin(check_damage(world)).await;
 }
 
-async fn damage(world: World) {
+async fn check_damage(world: World) {
     let row = json!({"id": APPLICATION, "name": "a", "owner": "o", "athlete_capacity": 1_000});
     let rows = [row.to_string()];
     world.ingest_into(Source::Applications, &rows).await;
@@ -136,18 +136,18 @@ async fn damage(world: World) {
     // Rows from before the first run had no notifications and are not drift.
     add_row_without_notification(&world, 98).await;
     connect(&world, 1..20).await;
-    assert_eq!(connected(&served.client).await, 19);
+    assert_eq!(fetch_connected(&served.client).await, 19);
     let report = run(&world, false).await;
     assert_eq!(report.drift.total, Some(0), "{report:?}");
     assert!(!report.drift.is_lower_bound, "{report:?}");
     settle().await;
-    assert_eq!(connected(&served.client).await, 20);
+    assert_eq!(fetch_connected(&served.client).await, 20);
 
     // A state that another program wrote.
     connect(&world, 20..25).await;
     replace_live_state(&world, "applications", APPLICATION, 22).await;
     assert_eq!(
-        connected(&served.client).await,
+        fetch_connected(&served.client).await,
         24,
         "the damage is not served"
     );
@@ -159,15 +159,15 @@ async fn damage(world: World) {
     assert_eq!(worst.key, "application_id=7 athlete_id=22");
     assert_eq!((worst.batch, worst.live), (1, 0));
     settle().await;
-    assert_eq!(connected(&served.client).await, 25);
+    assert_eq!(fetch_connected(&served.client).await, 25);
 
     // A row without a notification.
     add_row_without_notification(&world, 99).await;
     connect(&world, 25..26).await;
     assert_eq!(
-        connected(&served.client).await,
+        fetch_connected(&served.client).await,
         26,
-        "the unpublished row was counted"
+        "the row without a notification was counted"
     );
     let report = run(&world, true).await;
     let view = &report.drift.views[0];
@@ -178,17 +178,17 @@ async fn damage(world: World) {
     );
     assert_eq!(report.drift.worst[0].key, "application_id=7 athlete_id=99");
     settle().await;
-    assert_eq!(connected(&served.client).await, 27);
-    let again = run(&world, true).await;
-    assert_eq!(again.drift.total, Some(0), "{again:?}");
+    assert_eq!(fetch_connected(&served.client).await, 27);
+    let last_report = run(&world, true).await;
+    assert_eq!(last_report.drift.total, Some(0), "{last_report:?}");
 
     let path = "/api/v1/reconciliations?source=authorizations";
-    let explanation = served.client.ask(path).await;
+    let explanation = served.client.fetch_json(path).await;
     let totals = explanation["reconciliations"]
         .as_array()
         .expect("a list")
         .iter();
-    let totals: Vec<_> = totals.filter_map(|one| one["total"].as_u64()).collect();
+    let totals: Vec<_> = totals.filter_map(|row| row["total"].as_u64()).collect();
     assert_eq!(totals, [0, 1, 1, 0], "{explanation}");
     served.end().await;
 }
@@ -200,7 +200,7 @@ async fn settle() {
 
 /// On boards with scores a member differs as a whole, and the report names the board.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_scores_are_named() {
+async fn damaged_scores_are_reported() {
     let world = World::new().await;
     let effort = |id: i64, athlete: i64, seconds: i64| {
         let row = json!({
@@ -210,8 +210,8 @@ async fn damaged_scores_are_named() {
         row.to_string()
     };
     let source = Source::Efforts;
-    let first: Vec<String> = (1..40).map(|n| effort(n, n, 100 + n)).collect();
-    world.ingest_into(source, &first).await;
+    let efforts: Vec<String> = (1..40).map(|n| effort(n, n, 100 + n)).collect();
+    world.ingest_into(source, &efforts).await;
     world.catch_up_on(source).await;
     let request = RunRequest::default();
     let report = world.run_on(source, &request).await.expect("a run");

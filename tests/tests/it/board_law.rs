@@ -13,7 +13,7 @@ use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
 use stores::live::PartitionId;
-use tests::boards::{BoardHistory, nodes};
+use tests::boards::{BoardHistory, collect_nodes};
 use tests::expected_boards::ExpectedEntities;
 use tests::histories::history_seeds;
 use tests::interruption::interrupt_randomly;
@@ -36,7 +36,7 @@ async fn boards_equal_a_plain_sort_and_are_never_older_than_stated() {
         .chain(history_seeds(HISTORIES, 1))
     {
         eprintln!("history {seed}");
-        Box::pin(history(World::new().await, seed)).await;
+        Box::pin(check_history(World::new().await, seed)).await;
     }
 }
 
@@ -55,14 +55,14 @@ async fn boards_on_servers_equal_a_plain_sort() {
         if rng.random_bool(0.3) {
             world.speed_options.board_cache_bytes_max = 100_000;
         }
-        let world = Box::pin(history(world, seed)).await;
-        cached += filled(&world).await;
+        let world = Box::pin(check_history(world, seed)).await;
+        cached += count_filled(&world).await;
     }
     assert!(cached > 0, "no board was cached");
 }
 
 /// The number of filled boards in the cache.
-async fn filled(world: &World) -> usize {
+async fn count_filled(world: &World) -> usize {
     let live = &world.stores.live;
     let cache = live.board_cache().expect("a cache on servers");
     let mut filled = 0;
@@ -76,7 +76,7 @@ async fn filled(world: &World) -> usize {
     filled
 }
 
-async fn history(mut world: World, seed: u64) -> World {
+async fn check_history(mut world: World, seed: u64) -> World {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = CHECK_ROWS_MIN;
     // Long enough that runs are interrupted within the grace period.
@@ -96,7 +96,7 @@ async fn history(mut world: World, seed: u64) -> World {
             let now_ms = world.clock.now_ms() + rng.random_range(1..30) * 3_600_000;
             world.clock.set_ms(now_ms);
         }
-        Box::pin(step(&world, &served, &mut rng, &mut ledger)).await;
+        Box::pin(random_step(&world, &served, &mut rng, &mut ledger)).await;
         ledger
             .check_random_query(&world, &served.client, &mut rng)
             .await;
@@ -105,7 +105,7 @@ async fn history(mut world: World, seed: u64) -> World {
             for _ in 0..3 {
                 ledger.check_at_rest(&served.client, &mut rng).await;
             }
-            nodes(&world).await;
+            collect_nodes(&world).await;
         }
     }
     settle(&world, &mut ledger).await;
@@ -124,7 +124,7 @@ async fn history(mut world: World, seed: u64) -> World {
         let total = report.drift.total;
         assert!(total.is_none_or(|total| total == 0), "{:?}", report.drift);
     }
-    let (named, stored) = nodes(&world).await;
+    let (named, stored) = collect_nodes(&world).await;
     assert_eq!(named, stored, "garbage is left");
     for _ in 0..20 {
         ledger.check_at_rest(&served.client, &mut rng).await;
@@ -144,11 +144,11 @@ async fn history(mut world: World, seed: u64) -> World {
 async fn ranks_of_an_earlier_day_are_those_of_its_last_run() {
     for seed in history_seeds(HISTORIES, 2) {
         eprintln!("history {seed} of days");
-        Box::pin(days(World::new().await, 1_000 + seed)).await;
+        Box::pin(check_days(World::new().await, 1_000 + seed)).await;
     }
 }
 
-async fn days(mut world: World, seed: u64) {
+async fn check_days(mut world: World, seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = u64::MAX;
     let mut ledger = BoardHistory::new(seed);
@@ -156,7 +156,7 @@ async fn days(mut world: World, seed: u64) {
         world.intake(source).await;
     }
     let served = world.serve().await;
-    let mut last: Option<(Date, ExpectedEntities)> = None;
+    let mut last_run: Option<(Date, ExpectedEntities)> = None;
     let mut run_days = Vec::new();
     for _ in 0..6 {
         // On some days no batch runs.
@@ -172,14 +172,14 @@ async fn days(mut world: World, seed: u64) {
                 };
                 let report = world.run_after_lease(Source::Efforts, &request).await;
                 assert_eq!(report.drift.total, Some(0), "{:?}", report.drift);
-                last = Some((today(&world), ledger.now().clone()));
+                last_run = Some((today(&world), ledger.current().clone()));
                 run_days.push(today(&world));
             }
         }
         settle(&world, &mut ledger).await;
         let hours = rng.random_range(0..40);
         world.clock.set_ms(world.clock.now_ms() + hours * 3_600_000);
-        if let Some((day, truth)) = &last
+        if let Some((day, truth)) = &last_run
             && *day < today(&world)
         {
             let days = run_days.clone();
@@ -200,7 +200,7 @@ async fn days(mut world: World, seed: u64) {
                     .check_earlier_ranks(&served.client, truth, &days, &mut rng)
                     .await;
             }
-            last = Some((today(&world), ledger.now().clone()));
+            last_run = Some((today(&world), ledger.current().clone()));
             run_days.push(today(&world));
         }
     }
@@ -222,7 +222,12 @@ async fn settle(world: &World, ledger: &mut BoardHistory) {
     ledger.mark_published(world).await;
 }
 
-async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut BoardHistory) {
+async fn random_step(
+    world: &World,
+    served: &Served,
+    rng: &mut SmallRng,
+    ledger: &mut BoardHistory,
+) {
     let source = if rng.random_bool(0.7) {
         Source::Efforts
     } else {
@@ -235,21 +240,22 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut B
         4 => ledger.append_duplicates(world).await,
         5..=7 => {
             let (speed, other) = (world.speed_of(source).await, world.speed_of(source).await);
-            let drops_earlier_root = rng.random_bool(0.7);
+            let is_only_worker = rng.random_bool(0.7);
             let work = async move {
-                let both = async {
-                    if !drops_earlier_root {
+                let second_worker = async {
+                    if !is_only_worker {
                         let ended = other.run(true, CancellationToken::new()).await;
                         ended.expect("speed");
                     }
                 };
-                let (ended, ()) = tokio::join!(speed.run(true, CancellationToken::new()), both);
+                let (ended, ()) =
+                    tokio::join!(speed.run(true, CancellationToken::new()), second_worker);
                 ended.expect("speed");
             };
-            let ask = async |rng: &mut SmallRng| {
+            let query = async |rng: &mut SmallRng| {
                 ledger.check_random_query(world, &served.client, rng).await
             };
-            Box::pin(interrupt_randomly(work, 40, rng, ask)).await;
+            Box::pin(interrupt_randomly(work, 40, rng, query)).await;
         }
         8 if rng.random_bool(0.5) => world.delete_live_state(),
         _ => {
@@ -275,10 +281,10 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut B
                     Err(error) => panic!("{error}"),
                 }
             };
-            let ask = async |rng: &mut SmallRng| {
+            let query = async |rng: &mut SmallRng| {
                 ledger.check_random_query(world, &served.client, rng).await
             };
-            Box::pin(interrupt_randomly(run, 1_000, rng, ask)).await;
+            Box::pin(interrupt_randomly(run, 1_000, rng, query)).await;
         }
     }
 }
@@ -336,12 +342,12 @@ async fn replaced_rows_are_deleted_by_a_later_run() {
             .run_on(Source::Efforts, &RunRequest::default())
             .await
             .expect("a run");
-        let (before, stored) = nodes(&world).await;
+        let (before, stored) = collect_nodes(&world).await;
         assert_eq!(before, stored);
         ingest_efforts(&world, &efforts(1, 5..9, true)).await;
         world.batch_options.grace_ms = 3_600_000;
         run_until(&world, "drop", is_killed).await;
-        let (after, stored) = nodes(&world).await;
+        let (after, stored) = collect_nodes(&world).await;
         assert_eq!(stored, before.union(&after).cloned().collect());
         assert!(before.intersection(&after).next().is_some(), "none shared");
         assert!(!before.is_subset(&after), "nothing was replaced");
@@ -350,21 +356,21 @@ async fn replaced_rows_are_deleted_by_a_later_run() {
             .run_on(Source::Efforts, &RunRequest::default())
             .await
             .expect("a run");
-        assert_eq!(nodes(&world).await, (after.clone(), after));
+        assert_eq!(collect_nodes(&world).await, (after.clone(), after));
     }
 }
 
-async fn assert_refused(world: &World, request: &RunRequest, why: &str) {
+async fn assert_refused(world: &World, request: &RunRequest, reason: &str) {
     let error = world.run_on(Source::Efforts, request).await;
     let error = error.expect_err("its check fails").to_string();
-    assert!(error.contains(why), "{error}");
+    assert!(error.contains(reason), "{error}");
 }
 
 /// The number of athletes on a segment, according to the API.
-async fn athletes(world: &World, segment: i64) -> u64 {
+async fn fetch_athlete_count(world: &World, segment: i64) -> u64 {
     let served = world.serve().await;
     let path = format!("/api/v1/segments/{segment}/counts");
-    let answer = served.client.ask(&path).await;
+    let answer = served.client.fetch_json(&path).await;
     served.end().await;
     answer["athletes"].as_u64().expect("a count")
 }
@@ -376,7 +382,7 @@ async fn a_result_that_lost_most_rows_is_refused() {
     let mut world = World::new().await;
     world.intake(Source::Efforts).await;
     world.batch_options.check_rows_min = 30;
-    let (some, full) = (
+    let (incremental, full) = (
         RunRequest::default(),
         RunRequest {
             full: true,
@@ -390,10 +396,16 @@ async fn a_result_that_lost_most_rows_is_refused() {
     for segment in 1..=4 {
         ingest_efforts(&world, &efforts(segment, 1..11, false)).await;
     }
-    world.run_on(Source::Efforts, &some).await.expect("a run");
+    world
+        .run_on(Source::Efforts, &incremental)
+        .await
+        .expect("a run");
     // A run of some keys in between.
     ingest_efforts(&world, &efforts(1, 11..12, false)).await;
-    world.run_on(Source::Efforts, &some).await.expect("a run");
+    world
+        .run_on(Source::Efforts, &incremental)
+        .await
+        .expect("a run");
 
     // A full run compares with all published rows, including those that the previous run did not
     // touch.
@@ -402,30 +414,38 @@ async fn a_result_that_lost_most_rows_is_refused() {
     }
     assert_refused(&world, &full, "fewer than half").await;
     assert_eq!(
-        (athletes(&world, 1).await, athletes(&world, 2).await),
+        (
+            fetch_athlete_count(&world, 1).await,
+            fetch_athlete_count(&world, 2).await
+        ),
         (11, 1)
     );
     // A run of some keys compares with the published rows of these keys.
-    assert_refused(&world, &some, "fewer than half").await;
-    let report = world.run_on(Source::Efforts, &forced(&some)).await;
+    assert_refused(&world, &incremental, "fewer than half").await;
+    let report = world.run_on(Source::Efforts, &forced(&incremental)).await;
     let warnings = report.expect("a forced run").warnings;
     assert!(
-        warnings.iter().any(|what| what.contains("fewer than half")),
+        warnings
+            .iter()
+            .any(|warning| warning.contains("fewer than half")),
         "{warnings:?}"
     );
     assert_eq!(
-        (athletes(&world, 1).await, athletes(&world, 2).await),
+        (
+            fetch_athlete_count(&world, 1).await,
+            fetch_athlete_count(&world, 2).await
+        ),
         (11, 1)
     );
 
     // The recorded count of all keys decreased with it.
     let few = efforts(2, 1..3, false);
     ingest_efforts(&world, &few).await;
-    for request in [&some, &full] {
+    for request in [&incremental, &full] {
         let report = world.run_on(Source::Efforts, request).await;
         assert_eq!(report.expect("a run").warnings, Vec::<String>::new());
     }
-    let (named, stored) = nodes(&world).await;
+    let (named, stored) = collect_nodes(&world).await;
     assert_eq!(named, stored);
 }
 

@@ -22,17 +22,17 @@ type Rows = BTreeMap<String, i64>;
 
 struct Case {
     view: String,
-    place: PathBuf,
+    folder: PathBuf,
     lines: Vec<String>,
     expected: Rows,
 }
 
 /// The folder whose views are tested: the built-in views, or others (docs/tutorial.md).
-fn root() -> (PathBuf, Catalog) {
+fn views_to_test() -> (PathBuf, Catalog) {
     match std::env::var_os("BACKSTITCH_VIEWS").map(PathBuf::from) {
-        Some(own) => {
-            let catalog = Catalog::with_custom_views(&own).expect("the views");
-            (own, catalog)
+        Some(folder) => {
+            let catalog = Catalog::with_custom_views(&folder).expect("the views");
+            (folder, catalog)
         }
         None => {
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
@@ -41,16 +41,16 @@ fn root() -> (PathBuf, Catalog) {
     }
 }
 
-fn cases(root: &Path, catalog: &Catalog) -> Vec<Case> {
+fn read_cases(root: &Path, catalog: &Catalog) -> Vec<Case> {
     let mut cases = Vec::new();
     let jobs = catalog.jobs().iter();
     for job in jobs.filter(|job| root.join(job.name()).exists()) {
         let folder = root.join(job.name()).join("cases");
-        let before = cases.len();
+        let case_count = cases.len();
         for case in std::fs::read_dir(&folder).expect("cases").flatten() {
-            let place = case.path();
+            let case_folder = case.path();
             let lines = |file: &str| -> Vec<String> {
-                let text = std::fs::read_to_string(place.join(file)).expect("a case's file");
+                let text = std::fs::read_to_string(case_folder.join(file)).expect("a case's file");
                 text.lines().map(str::to_owned).collect()
             };
             let expected = lines("expected.jsonl").into_iter().map(|line| {
@@ -65,19 +65,19 @@ fn cases(root: &Path, catalog: &Catalog) -> Vec<Case> {
                 view: job.name().to_owned(),
                 expected: expected.collect(),
                 lines: lines("input.jsonl"),
-                place,
+                folder: case_folder,
             });
         }
-        assert!(cases.len() > before, "{} has no case", folder.display());
+        assert!(cases.len() > case_count, "{} has no case", folder.display());
     }
     cases
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_case_gives_equal_counts_four_ways() {
-    let (root, catalog) = root();
-    for case in cases(&root, &catalog) {
-        let place = case.place.display();
+    let (root, catalog) = views_to_test();
+    for case in read_cases(&root, &catalog) {
+        let folder = case.folder.display();
         let total = case.lines.len();
         for cut in [0, total / 3, total] {
             let plays = World::new().await;
@@ -86,36 +86,36 @@ async fn every_case_gives_equal_counts_four_ways() {
             let rollup = Rollup::find(&job, world.catalog.jobs());
             assert!(
                 rollup.is_some() || job.layers() == Layers::Both,
-                "{place}: live rows of it exist"
+                "{folder}: live rows of it exist"
             );
             world.ingest(&case.lines[..cut]).await;
             world.catch_up().await;
-            let live = live_rows(&world, &job, rollup.as_ref(), 0).await;
+            let live = read_live_rows(&world, &job, rollup.as_ref(), 0).await;
             world.run(&RunRequest::default()).await.expect("a run");
-            let batch = batch_rows(&world, &job, &case.lines).await;
-            assert_eq!(live, batch, "{place}: live and batch, cut at {cut}");
+            let batch = read_batch_rows(&world, &job, &case.lines).await;
+            assert_eq!(live, batch, "{folder}: live and batch, cut at {cut}");
             if cut == total {
-                assert_eq!(batch, case.expected, "{place}: batch");
+                assert_eq!(batch, case.expected, "{folder}: batch");
             }
             world.ingest(&case.lines[cut..]).await;
             world.catch_up().await;
             let mut stitched = batch;
-            for (key, count) in live_rows(&world, &job, rollup.as_ref(), 1).await {
+            for (key, count) in read_live_rows(&world, &job, rollup.as_ref(), 1).await {
                 *stitched.entry(key).or_default() += count;
             }
-            assert_eq!(stitched, case.expected, "{place}: stitched, cut at {cut}");
+            assert_eq!(stitched, case.expected, "{folder}: stitched, cut at {cut}");
             world.run(&RunRequest::default()).await.expect("a run");
-            let batch = batch_rows(&world, &job, &case.lines).await;
+            let batch = read_batch_rows(&world, &job, &case.lines).await;
             assert_eq!(
                 batch, case.expected,
-                "{place}: an incremental run, after a cut at {cut}"
+                "{folder}: an incremental run, after a cut at {cut}"
             );
         }
     }
 }
 
 /// The live rows after epoch `after`, of the view itself or of the view that it rolls up.
-async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epoch) -> Rows {
+async fn read_live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epoch) -> Rows {
     let mut rows = Rows::new();
     for partition in 0..PARTITIONS {
         let partition_id = PartitionId {
@@ -125,17 +125,17 @@ async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epo
         let epochs = (after + 1, Epoch::from(u32::MAX));
         let live = &world.stores.live;
         let view = rollup.map_or(job.view(), |rollup| rollup.base().view());
-        let found = live
+        let deltas = live
             .collect_deltas(partition_id, view, epochs, None, 100_000)
             .await
             .expect("live rows");
         let matching_rows = match rollup {
-            Some(rollup) => rollup.roll_up_keys(&found.rows).expect("keys"),
-            None => found.rows,
+            Some(rollup) => rollup.roll_up_keys(&deltas.rows).expect("keys"),
+            None => deltas.rows,
         };
-        for (key, count) in keys(job, &found.groups, &matching_rows)
+        for (key, count) in encode_row_keys(job, &deltas.groups, &matching_rows)
             .into_iter()
-            .zip(found.counts.values())
+            .zip(deltas.counts.values())
         {
             *rows.entry(key).or_default() += count;
         }
@@ -144,11 +144,11 @@ async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epo
 }
 
 /// The batch rows of every group and time in the lines.
-async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
-    let mut parts = std::collections::BTreeSet::new();
+async fn read_batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
+    let mut partitions = std::collections::BTreeSet::new();
     for line in lines {
         let line: Value = serde_json::from_str(line).expect("a line");
-        let at: jiff::Timestamp = line["at"]
+        let time: jiff::Timestamp = line["at"]
             .as_str()
             .expect("a time")
             .parse()
@@ -164,34 +164,37 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
             .group()
             .encode_values(&values.collect::<Vec<_>>())
             .expect("a group");
-        let part = AggregateShape::encode_partition_key(
-            job.table_partition().floor(at.as_second()),
+        let partition = AggregateShape::encode_partition_key(
+            job.table_partition().floor(time.as_second()),
             &group,
         );
-        parts.insert((part, group));
+        partitions.insert((partition, group));
     }
-    let (parts, groups): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let queries = parts.into_iter().map(|part| PartitionQuery {
-        partition: part,
+    let (partitions, groups): (Vec<_>, Vec<_>) = partitions.into_iter().unzip();
+    let queries = partitions.into_iter().map(|partition| PartitionQuery {
+        partition,
         range: (Vec::new(), None),
     });
     let queries: Vec<PartitionQuery> = queries.collect();
-    let found = world
+    let stored = world
         .stores
         .views
         .rows(job.view(), &queries)
         .await
         .expect("batch rows")
         .expect("a table");
-    let of_row = found
+    let row_groups = stored
         .queries
         .values()
         .iter()
         .map(|query| groups[*query as usize].as_slice());
-    let row_groups = BinaryArray::from_iter_values(of_row);
+    let row_groups = BinaryArray::from_iter_values(row_groups);
     let mut rows = Rows::new();
-    let counts = found.counts.iter();
-    for (key, count) in keys(job, &row_groups, &found.rows).into_iter().zip(counts) {
+    let counts = stored.counts.iter();
+    for (key, count) in encode_row_keys(job, &row_groups, &stored.rows)
+        .into_iter()
+        .zip(counts)
+    {
         if let Some(count) = count {
             assert!(rows.insert(key, count).is_none(), "a row twice");
         }
@@ -199,7 +202,7 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
     rows
 }
 
-fn keys(job: &Job, groups: &BinaryArray, rows: &BinaryArray) -> Vec<String> {
+fn encode_row_keys(job: &Job, groups: &BinaryArray, rows: &BinaryArray) -> Vec<String> {
     let mut columns = job.group().decode(groups.iter().flatten()).expect("groups");
     columns.extend(job.row().decode(rows.iter().flatten()).expect("rows"));
     let names = job
@@ -211,19 +214,19 @@ fn keys(job: &Job, groups: &BinaryArray, rows: &BinaryArray) -> Vec<String> {
     let names: Vec<&String> = names.collect();
     let row = |index: usize| {
         let fields = names.iter().zip(&columns);
-        let fields = fields.map(|(name, column)| ((*name).clone(), value(column, index)));
+        let fields = fields.map(|(name, column)| ((*name).clone(), column_value(column, index)));
         Value::Object(fields.collect()).to_string()
     };
     (0..groups.len()).map(row).collect()
 }
 
-fn value(column: &ArrayRef, index: usize) -> Value {
+fn column_value(column: &ArrayRef, index: usize) -> Value {
     if column.is_null(index) {
         return Value::Null;
     }
     if let Some(times) = column.as_primitive_opt::<TimestampMillisecondType>() {
-        let at = jiff::Timestamp::from_millisecond(times.value(index)).expect("in range");
-        return at.to_string().into();
+        let time = jiff::Timestamp::from_millisecond(times.value(index)).expect("in range");
+        return time.to_string().into();
     }
     match column.as_string_opt::<i32>() {
         Some(texts) => texts.value(index).into(),

@@ -45,8 +45,8 @@ macro_rules! laws {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $law_of_two() -> stores::Result<()> {
                     let stage = <$stage>::create().await;
-                    let one = stage.ports().await?;
-                    tests::conformance::$port::$law_of_two(&one, &stage.ports().await?).await?;
+                    let ports = stage.ports().await?;
+                    tests::conformance::$port::$law_of_two(&ports, &stage.ports().await?).await?;
                     stage.clear().await
                 }
             )*
@@ -92,16 +92,16 @@ macro_rules! laws_of {
             }
         }
     };
-    (@states $stage:ty) => {
+    (@live_entries $stage:ty) => {
         $crate::conformance::laws! {
-            $stage, states {
-                the_newest_state_of_an_epoch_wins
-                state_queries_select_partitions
-                many_states_are_stored
-                states_of_some_members_are_read
+            $stage, live_entries {
+                the_newest_entry_of_an_epoch_wins
+                entry_queries_select_partitions
+                many_entries_are_stored
+                entries_of_some_members_are_read
                 outbox_entries_are_removed_once
                 an_outbox_ends_with_its_generation
-                live_counts_change_with_their_states
+                live_counts_change_with_their_entries
             } and with two {}
         }
     };
@@ -185,7 +185,7 @@ macro_rules! laws_of {
     (@live_scans $stage:ty) => {
         $crate::conformance::laws! {
             $stage, live_scans {
-                the_newest_states_are_scanned_in_order
+                the_newest_entries_are_scanned_in_order
                 pages_carry_their_checkpoint
                 large_keys_are_scanned
             } and with two {
@@ -365,7 +365,7 @@ pub(crate) fn each_history<S: Stage, H: Strategy>(
     let runtime = Runtime::new().expect("a runtime");
     let stage = runtime.block_on(S::create());
     let ports = runtime.block_on(stage.ports()).expect("the stores");
-    let number = Cell::new(0);
+    let next_number = Cell::new(0);
     let cases = u32::try_from(history_seeds(cases.into(), 1).count()).expect("a number of cases");
     let config = ProptestConfig {
         cases,
@@ -374,11 +374,11 @@ pub(crate) fn each_history<S: Stage, H: Strategy>(
         ..ProptestConfig::default()
     };
     let outcome = TestRunner::new(config).run(histories, |calls| {
-        let mine = number.replace(number.get() + 1);
-        let history = follow(&ports, mine, &calls);
+        let history_number = next_number.replace(next_number.get() + 1);
+        let history = follow(&ports, history_number, &calls);
         match catch_unwind(AssertUnwindSafe(|| runtime.block_on(history))) {
-            Ok(done) => {
-                done.expect("the store answers");
+            Ok(result) => {
+                result.expect("the store answers");
                 Ok(())
             }
             Err(panic) => {

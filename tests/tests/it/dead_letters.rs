@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stores::log::NewRecords;
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{CONFIG, Server, done, run};
+use tests::process::{CONFIG, Server, run, run_ok};
 use tests::servers::{delete_records, kafka_admin};
 use tests::world::World;
 
@@ -52,10 +52,10 @@ async fn append(world: &World, source: Source, partition: u32, at_ms: i64, value
     tokio::time::sleep(CLOCK_TICK).await;
 }
 
-/// The same command with `--json`, as one document.
-fn json_of(installation: &Installation, args: &[&str]) -> Value {
+/// Runs `dead-letters` with these arguments and `--json`; returns the document.
+fn run_json(installation: &Installation, args: &[&str]) -> Value {
     let args = [&["dead-letters"], args, &["--json"]].concat();
-    serde_json::from_str(&done(installation.data(), &args)).expect("JSON")
+    serde_json::from_str(&run_ok(installation.data(), &args)).expect("JSON")
 }
 
 fn field_values<'a>(dead_letters: &'a Value, field: &str) -> Vec<&'a str> {
@@ -86,11 +86,11 @@ async fn append_dead_letters(installation: &Installation, world: &World) {
             .expect("a topic");
     } else {
         let name = installation.options().namespace.topic(topic);
-        let more = NewPartitions::new(&name, 3);
-        let made = kafka_admin()
-            .create_partitions([&more], &AdminOptions::new())
+        let partitions = NewPartitions::new(&name, 3);
+        let created = kafka_admin()
+            .create_partitions([&partitions], &AdminOptions::new())
             .await;
-        made.expect("an answer")[0].as_ref().expect("partitions");
+        created.expect("an answer")[0].as_ref().expect("partitions");
         // Until every client sees them.
         while world
             .stores
@@ -130,7 +130,7 @@ async fn append_dead_letters(installation: &Installation, world: &World) {
 
 /// The command line lists dead letters.
 fn check_list(installation: &Installation) {
-    let all = json_of(installation, &["list"]);
+    let listed = run_json(installation, &["list"]);
     let ids = [
         "backstitch.efforts.v1.dlq/0@0",
         "backstitch.plays.v1.dlq/2@1",
@@ -140,12 +140,18 @@ fn check_list(installation: &Installation) {
         "backstitch.plays.v1.dlq/2@0",
         "backstitch.plays.v1.dlq/0@0",
     ];
-    assert_eq!(field_values(&all, "id"), ids, "{all}");
-    assert_eq!((&all["total"], &all["complete"]), (&json!(7), &json!(true)));
-    let two = json_of(installation, &["list", "--limit", "2"]);
-    assert_eq!(field_values(&two, "id"), ids[..2], "{two}");
-    assert_eq!((&two["total"], &two["complete"]), (&json!(7), &json!(true)));
-    let plays = json_of(
+    assert_eq!(field_values(&listed, "id"), ids, "{listed}");
+    assert_eq!(
+        (&listed["total"], &listed["complete"]),
+        (&json!(7), &json!(true))
+    );
+    let newest = run_json(installation, &["list", "--limit", "2"]);
+    assert_eq!(field_values(&newest, "id"), ids[..2], "{newest}");
+    assert_eq!(
+        (&newest["total"], &newest["complete"]),
+        (&json!(7), &json!(true))
+    );
+    let plays = run_json(
         installation,
         &["list", "--source", "plays", "--reason", "is bad"],
     );
@@ -153,13 +159,13 @@ fn check_list(installation: &Installation) {
         field_values(&plays, "origin"),
         ["c.jsonl:1", "e.avro:1", "b.jsonl:1"]
     );
-    let since = json_of(installation, &["list", "--since", "2026-03-06"]);
+    let since = run_json(installation, &["list", "--since", "2026-03-06"]);
     assert_eq!(
         field_values(&since, "id").is_empty(),
         installation.is_embedded(),
         "a record that is not a dead letter has the time of the record: {since}"
     );
-    let text = done(
+    let text = run_ok(
         installation.data(),
         &["dead-letters", "list", "--source", "efforts"],
     );
@@ -171,7 +177,7 @@ fn check_list(installation: &Installation) {
 
 /// The command line counts dead letters and shows one, and refuses unknown ids and sources.
 fn check_count_and_show(installation: &Installation) {
-    let counted = json_of(installation, &["count", "--source", "plays"]);
+    let counted = run_json(installation, &["count", "--source", "plays"]);
     let kinds = counted["counts"].as_array().expect("counts");
     assert_eq!(kinds[0]["kind"], "line N: \"…\" is bad", "{counted}");
     assert_eq!(kinds[0]["letters"], 3, "{counted}");
@@ -180,13 +186,13 @@ fn check_count_and_show(installation: &Installation) {
         (&counted["letters"], &counted["looked_at"]),
         (&json!(6), &json!(7))
     );
-    let shown = json_of(installation, &["show", "backstitch.plays.v1.dlq/0@1"]);
+    let shown = run_json(installation, &["show", "backstitch.plays.v1.dlq/0@1"]);
     assert_eq!(shown["raw"], json!({"hex": "ff007b"}));
     assert_eq!(
         (&shown["raw_bytes"], &shown["broken"]),
         (&json!(3), &json!(false))
     );
-    let text = done(
+    let text = run_ok(
         installation.data(),
         &["dead-letters", "show", "backstitch.plays.v1.dlq/1@1"],
     );
@@ -233,13 +239,13 @@ fn check_count_and_show(installation: &Installation) {
 
 /// HTTP gives the same results.
 fn check_http(installation: &Installation, client: &Client) {
-    let all = client.json(PATH);
+    let listed = client.get_json(PATH);
     assert_eq!(
-        field_values(&all, "id"),
-        field_values(&json_of(installation, &["list"]), "id")
+        field_values(&listed, "id"),
+        field_values(&run_json(installation, &["list"]), "id")
     );
-    assert_eq!(all["cursor"], Value::Null);
-    let large = &all["dead_letters"][1];
+    assert_eq!(listed["cursor"], Value::Null);
+    let large = &listed["dead_letters"][1];
     assert_eq!(large["raw_bytes"], 3_000);
     assert_eq!(large["raw"]["text"].as_str().map(str::len), Some(1_024));
     assert_eq!(large["at"], "2026-03-05T12:00:00Z");
@@ -247,7 +253,7 @@ fn check_http(installation: &Installation, client: &Client) {
     // page.
     let (mut ids, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = client.json(&format!("{PATH}?limit=3{cursor}"));
+        let page = client.get_json(&format!("{PATH}?limit=3{cursor}"));
         ids.extend(field_values(&page, "id").into_iter().map(str::to_owned));
         let Some(next) = page["cursor"].as_str() else {
             break;
@@ -255,22 +261,22 @@ fn check_http(installation: &Installation, client: &Client) {
         cursor = format!("&cursor={next}");
     }
     ids.retain(|id| id != "backstitch.plays.v1.dlq/1@0");
-    assert_eq!(ids, field_values(&all, "id"));
-    let counts = client.json(&format!("{PATH}/counts?source=plays"));
-    let json_of = json_of(installation, &["count", "--source", "plays"]);
+    assert_eq!(ids, field_values(&listed, "id"));
+    let counts = client.get_json(&format!("{PATH}/counts?source=plays"));
+    let counted = run_json(installation, &["count", "--source", "plays"]);
     assert_eq!(
         (&counts["letters"], &counts["complete"]),
         (&json!(6), &json!(true))
     );
-    assert_eq!(counts["counts"][0]["kind"], json_of["counts"][0]["kind"]);
+    assert_eq!(counts["counts"][0]["kind"], counted["counts"][0]["kind"]);
     assert_eq!(counts["counts"][0]["first_at"], "2026-03-05T12:00:00Z");
-    let shown = client.json(&format!("{PATH}/backstitch.plays.v1.dlq%2F2@1"));
+    let shown = client.get_json(&format!("{PATH}/backstitch.plays.v1.dlq%2F2@1"));
     assert_eq!(shown["raw"]["text"].as_str().map(str::len), Some(3_000));
     let (status, csv) = client.get(&format!("{PATH}?format=csv&reason=kind:%20missing"));
     assert_eq!((status, csv.lines().count()), (200, 4), "{csv}");
     let head = "id,source,kind,reason,origin,at,raw_bytes,raw_text,raw_hex,broken";
     assert_eq!(csv.lines().next(), Some(head));
-    let decoded = client.json(&format!("{PATH}/backstitch.plays.v1.dlq/2@1"));
+    let decoded = client.get_json(&format!("{PATH}/backstitch.plays.v1.dlq/2@1"));
     assert_eq!(decoded, shown);
 }
 
@@ -285,8 +291,8 @@ fn check_http_errors(client: &Client) {
         ("?limit=0", 400, "limit"),
         ("/counts?limit=1", 400, "limit"),
     ] {
-        let (got, body) = client.get(&format!("{PATH}{path}"));
-        assert_eq!(got, status, "{path}: {body}");
+        let (actual_status, body) = client.get(&format!("{PATH}{path}"));
+        assert_eq!(actual_status, status, "{path}: {body}");
         assert!(body.contains(words), "{path}: {body}");
     }
 }
@@ -306,7 +312,7 @@ async fn command_and_http_agree(installation: Installation) {
             .namespace
             .topic(Source::Plays.dead_letter_topic());
         delete_records(&topic, &[1, 2, 0]).await;
-        let rest = json_of(&installation, &["list"]);
+        let remaining = run_json(&installation, &["list"]);
         let ids = [
             "backstitch.efforts.v1.dlq/0@0",
             "backstitch.plays.v1.dlq/2@1",
@@ -314,7 +320,7 @@ async fn command_and_http_agree(installation: Installation) {
             "backstitch.plays.v1.dlq/0@1",
             "backstitch.plays.v1.dlq/2@0",
         ];
-        assert_eq!(field_values(&rest, "id"), ids, "{rest}");
+        assert_eq!(field_values(&remaining, "id"), ids, "{remaining}");
         let path = format!("{PATH}/backstitch.plays.v1.dlq%2F1@1");
         assert_eq!(server.client.get(&path).0, 404);
     }
@@ -331,11 +337,11 @@ async fn command_and_http_agree_on_servers() {
 }
 
 /// The owner's plays once the speed layer has reached the end of the log.
-fn total(installation: &Installation) -> Value {
-    done(installation.data(), &["speed", "--until-caught-up"]);
+fn fetch_total(installation: &Installation) -> Value {
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
     let server = Server::start(installation.data(), &[]);
-    let total = "/api/v1/stats/plays/total?owner_id=1";
-    server.client.json(total)["count"].clone()
+    let path = "/api/v1/stats/plays/total?owner_id=1";
+    server.client.get_json(path)["count"].clone()
 }
 
 /// HTTP reprocesses dead letters as the command does, all or one.
@@ -347,13 +353,13 @@ fn reprocess_over_http(installation: &Installation) {
         (status, body)
     };
     let (_, preview) = replay("?dry_run=true");
-    assert_eq!(preview, json_of(installation, &["replay", "--dry-run"]));
-    let (status, all) = replay("?source=plays");
-    assert_eq!(status, 200, "{all}");
-    assert_eq!(all, json_of(installation, &["replay"]));
-    let (_, one) = replay("?id=backstitch.plays.v1.dlq/0@5");
+    assert_eq!(preview, run_json(installation, &["replay", "--dry-run"]));
+    let (status, report) = replay("?source=plays");
+    assert_eq!(status, 200, "{report}");
+    assert_eq!(report, run_json(installation, &["replay"]));
+    let (_, report) = replay("?id=backstitch.plays.v1.dlq/0@5");
     assert_eq!(
-        (&one["accepted"], &one["still_bad"]),
+        (&report["accepted"], &report["still_bad"]),
         (&json!(1), &json!(0))
     );
     for (query, status, words) in [
@@ -372,8 +378,8 @@ fn reprocess_over_http(installation: &Installation) {
         ("?source=songs", 400, "songs"),
         ("?limit=5", 400, "limit"),
     ] {
-        let (got, body) = replay(query);
-        assert_eq!(got, status, "{query}: {body}");
+        let (actual_status, body) = replay(query);
+        assert_eq!(actual_status, status, "{query}: {body}");
         let detail = body["detail"].as_str().unwrap_or_default();
         assert!(detail.contains(words), "{query}: {body}");
     }
@@ -395,8 +401,8 @@ async fn reprocessed_plays_count_once(installation: Installation) {
         ];
         append(&world, Source::Plays, 0, 1, &dead_letters).await;
     }
-    assert_eq!(total(&installation), 2);
-    let preview = json_of(&installation, &["replay", "--dry-run"]);
+    assert_eq!(fetch_total(&installation), 2);
+    let preview = run_json(&installation, &["replay", "--dry-run"]);
     let counts = |replayed: &Value| {
         ["accepted", "still_bad", "broken"].map(|name| replayed[name].as_u64().expect("a number"))
     };
@@ -404,31 +410,35 @@ async fn reprocessed_plays_count_once(installation: Installation) {
         (counts(&preview), &preview["dry_run"]),
         ([3, 1, 1], &json!(true))
     );
-    assert_eq!(total(&installation), 2, "nothing was written");
-    let one = json_of(&installation, &["replay", "--reason", "bad, too"]);
-    assert_eq!(counts(&one), [1, 0, 0]);
-    assert_eq!(total(&installation), 3);
-    let one = json_of(
+    assert_eq!(fetch_total(&installation), 2, "nothing was written");
+    let report = run_json(&installation, &["replay", "--reason", "bad, too"]);
+    assert_eq!(counts(&report), [1, 0, 0]);
+    assert_eq!(fetch_total(&installation), 3);
+    let report = run_json(
         &installation,
         &["replay", "--id", "backstitch.plays.v1.dlq/0@5"],
     );
-    assert_eq!(counts(&one), [1, 0, 0]);
-    assert_eq!(total(&installation), 3);
+    assert_eq!(counts(&report), [1, 0, 0]);
+    assert_eq!(fetch_total(&installation), 3);
     for _ in 0..2 {
-        let replayed = json_of(&installation, &["replay"]);
+        let replayed = run_json(&installation, &["replay"]);
         assert_eq!(counts(&replayed), [3, 1, 1], "{replayed}");
-        assert_eq!(total(&installation), 4);
+        assert_eq!(fetch_total(&installation), 4);
     }
     reprocess_over_http(&installation);
-    assert_eq!(total(&installation), 4);
+    assert_eq!(fetch_total(&installation), 4);
     let config = installation.data().join(CONFIG);
-    let before = std::fs::read_to_string(&config).unwrap_or_default();
-    std::fs::write(&config, before + SHORT_WINDOW).expect("a configuration");
+    let config_text = std::fs::read_to_string(&config).unwrap_or_default();
+    std::fs::write(&config, config_text + SHORT_WINDOW).expect("a configuration");
     tokio::time::sleep(CLOCK_TICK).await;
-    json_of(&installation, &["replay"]);
-    assert_eq!(total(&installation), 7, "three that are not remembered");
-    done(installation.data(), &["batch", "run"]);
-    assert_eq!(total(&installation), 4);
+    run_json(&installation, &["replay"]);
+    assert_eq!(
+        fetch_total(&installation),
+        7,
+        "three that are not remembered"
+    );
+    run_ok(installation.data(), &["batch", "run"]);
+    assert_eq!(fetch_total(&installation), 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -460,16 +470,18 @@ async fn reprocessed_rows_overwrite_nothing(installation: Installation) {
         append(&world, Source::Applications, 0, 1, &dead_letters).await;
     }
     for (accepted, superseded) in [(3, 1), (2, 2)] {
-        let preview = json_of(&installation, &["replay", "--dry-run"]);
-        let replayed = json_of(&installation, &["replay"]);
-        for json_of in [&preview, &replayed] {
-            let counts = (&json_of["accepted"], &json_of["superseded"]);
-            assert_eq!(counts, (&json!(accepted), &json!(superseded)), "{json_of}");
+        let preview = run_json(&installation, &["replay", "--dry-run"]);
+        let replayed = run_json(&installation, &["replay"]);
+        for report in [&preview, &replayed] {
+            let counts = (&report["accepted"], &report["superseded"]);
+            assert_eq!(counts, (&json!(accepted), &json!(superseded)), "{report}");
         }
-        done(installation.data(), &["speed", "--until-caught-up"]);
+        run_ok(installation.data(), &["speed", "--until-caught-up"]);
         let server = Server::start(installation.data(), &[]);
         for (id, capacity) in [(1, 3), (2, 9), (3, 7)] {
-            let shown = server.client.json(&format!("/api/v1/applications/{id}"));
+            let shown = server
+                .client
+                .get_json(&format!("/api/v1/applications/{id}"));
             assert_eq!(shown["athlete_capacity"], capacity, "{shown}");
         }
     }

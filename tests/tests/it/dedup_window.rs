@@ -20,14 +20,14 @@ use tokio_util::sync::CancellationToken;
 /// Timeout of each wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Records in the log before each test's own.
-const OLD: usize = 300;
+const OLD_RECORDS: usize = 300;
 
 type Hook = Box<dyn FnOnce() -> BoxFuture<'static, Result<()>> + Send>;
 
 /// A log that counts the fetched records of plays, and runs a hook once after a fetch.
 struct WatchedLog {
     log: Arc<dyn Log>,
-    fetched: AtomicUsize,
+    fetched_count: AtomicUsize,
     hook: Mutex<Option<Hook>>,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Debug for WatchedLog {
 impl WatchedLog {
     fn set(&self, hook: impl FnOnce() -> BoxFuture<'static, Result<()>> + Send + 'static) {
         *self.hook.lock().expect("no panic") = Some(Box::new(hook));
-        self.fetched.store(0, SeqCst);
+        self.fetched_count.store(0, SeqCst);
     }
 }
 
@@ -59,7 +59,7 @@ impl LogRead for WatchedLog {
     ) -> Result<FetchedRecords> {
         let fetched = self.log.fetch(topic, partition, from, limit).await?;
         if topic == Source::Plays.topic() && !fetched.records.is_empty() {
-            self.fetched.fetch_add(fetched.records.len(), SeqCst);
+            self.fetched_count.fetch_add(fetched.records.len(), SeqCst);
             let hook = self.hook.lock().expect("no panic").take();
             if let Some(hook) = hook {
                 hook().await?;
@@ -103,26 +103,26 @@ fn play(id: usize) -> String {
     plays::play(id, json!({}))
 }
 
-fn plays(ids: impl IntoIterator<Item = usize>) -> Vec<String> {
+fn numbered_plays(ids: impl IntoIterator<Item = usize>) -> Vec<String> {
     ids.into_iter().map(play).collect()
 }
 
 /// An installation with a watched log and some plays.
-async fn world() -> (World, Arc<WatchedLog>) {
+async fn create_world() -> (World, Arc<WatchedLog>) {
     let mut world = World::new().await;
     world.speed_options.look_interval_ms = 1;
     let watched_log = Arc::new(WatchedLog {
         log: Arc::clone(&world.stores.log),
-        fetched: AtomicUsize::new(0),
+        fetched_count: AtomicUsize::new(0),
         hook: Mutex::new(None),
     });
     world.stores.log = Arc::clone(&watched_log) as _;
-    world.ingest(&plays(0..OLD)).await;
+    world.ingest(&numbered_plays(0..OLD_RECORDS)).await;
     (world, watched_log)
 }
 
 /// The partition of the plays and its checkpoint.
-async fn checkpoint_of_plays(world: &World) -> Option<(PartitionId, i64, u64)> {
+async fn read_plays_checkpoint(world: &World) -> Option<(PartitionId, i64, u64)> {
     let states = world.stores.live.partition_states(Source::Plays, 0..2);
     let states = states.await.expect("live state");
     let play_states = (0..).zip(states).filter_map(|(partition, state)| {
@@ -137,7 +137,7 @@ async fn checkpoint_of_plays(world: &World) -> Option<(PartitionId, i64, u64)> {
 async fn wait_for(world: &World, records: usize) -> (PartitionId, u64) {
     let started = Instant::now();
     loop {
-        if let Some((id, next_offset, epoch)) = checkpoint_of_plays(world).await
+        if let Some((id, next_offset, epoch)) = read_plays_checkpoint(world).await
             && usize::try_from(next_offset).is_ok_and(|n| n >= records)
         {
             return (id, epoch);
@@ -158,14 +158,14 @@ enum Disturbance {
     IsOvertaken,
 }
 
-/// Counts `new` events after the `OLD` ones, with a disturbance at the first fetch, and then all of
-/// them again. Returns the number of records that were fetched for the `new` ones.
+/// Counts `new` events after the `OLD_RECORDS` ones, with a disturbance at the first fetch, and
+/// then all of them again. Returns the number of records that were fetched for the `new` ones.
 async fn count_fetched(disturbance: Disturbance, new: usize) -> usize {
-    let (world, watched_log) = world().await;
+    let (world, watched_log) = create_world().await;
     let speed = world.speed().await;
     let stop = CancellationToken::new();
     let scenario = async {
-        let (id, epoch) = wait_for(&world, OLD).await;
+        let (id, epoch) = wait_for(&world, OLD_RECORDS).await;
         let live: Arc<dyn LiveWrite> = Arc::clone(&world.stores.live) as _;
         let mut plain = world.with_catalog(world.catalog.clone());
         plain.stores.log = Arc::clone(&watched_log.log);
@@ -192,22 +192,24 @@ async fn count_fetched(disturbance: Disturbance, new: usize) -> usize {
                 Ok(())
             })
         });
-        world.ingest(&plays(OLD..OLD + new)).await;
-        wait_for(&world, OLD + new).await;
+        world
+            .ingest(&numbered_plays(OLD_RECORDS..OLD_RECORDS + new))
+            .await;
+        wait_for(&world, OLD_RECORDS + new).await;
         // The other worker must not process the events that follow.
         disturbed.cancelled().await;
         // All events again: the window contains each of them, including those of the disturbed
         // batch.
-        world.ingest(&plays(0..OLD + new)).await;
-        wait_for(&world, 2 * (OLD + new)).await;
+        world.ingest(&numbered_plays(0..OLD_RECORDS + new)).await;
+        wait_for(&world, 2 * (OLD_RECORDS + new)).await;
         stop.cancel();
-        watched_log.fetched.load(SeqCst) - (OLD + new)
+        watched_log.fetched_count.load(SeqCst) - (OLD_RECORDS + new)
     };
     let counting = tokio::time::timeout(WAIT_MAX * 2, speed.run(false, stop.clone()));
     let (report, fetched) = tokio::join!(counting, scenario);
     let report = report.expect("the worker stops").expect("counting");
-    let again = u64::try_from(OLD + new).expect("few");
-    assert_eq!(report.duplicates, again, "{report:?}");
+    let duplicates = u64::try_from(OLD_RECORDS + new).expect("few");
+    assert_eq!(report.duplicates, duplicates, "{report:?}");
     fetched
 }
 
@@ -232,31 +234,43 @@ async fn records_of_another_worker_are_added_to_the_window() {
 /// A starting worker reads only the events of its window again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_reads_no_more_than_the_window_holds() {
-    let (mut world, watched_log) = world().await;
+    let (mut world, watched_log) = create_world().await;
     world.speed_options.dedup_events_max = 64;
     world.catch_up().await;
-    watched_log.fetched.store(0, SeqCst);
+    watched_log.fetched_count.store(0, SeqCst);
     let report = world.catch_up().await;
     assert_eq!((report.events, report.duplicates), (0, 0));
-    assert_eq!(watched_log.fetched.load(SeqCst), 64 + 64 / 32);
+    assert_eq!(watched_log.fetched_count.load(SeqCst), 64 + 64 / 32);
     // A record is compared with the 63 events before it.
-    world.ingest(&plays([OLD - 63, OLD - 63, OLD - 65])).await;
+    world
+        .ingest(&numbered_plays([
+            OLD_RECORDS - 63,
+            OLD_RECORDS - 63,
+            OLD_RECORDS - 65,
+        ]))
+        .await;
     let report = world.catch_up().await;
     assert_eq!((report.events, report.duplicates), (1, 2));
 }
 
-/// Records that are not events take no place in the window, so the worker reads from further back.
+/// Records that are not events do not count toward the window, so the worker reads older records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_take_no_place_in_the_window() {
-    let (mut world, _) = world().await;
+async fn dead_letters_do_not_count_toward_the_window() {
+    let (mut world, _) = create_world().await;
     world.speed_options.dedup_events_max = 64;
     world.catch_up().await;
-    let (id, _) = wait_for(&world, OLD).await;
+    let (id, _) = wait_for(&world, OLD_RECORDS).await;
     let bad: Vec<&[u8]> = vec![b"{".as_slice(); 150];
     world.append_raw(id.partition, &bad).await;
     let report = world.catch_up().await;
     assert_eq!(report.dead_letters, 150);
-    world.ingest(&plays([OLD - 63, OLD - 63, OLD - 65])).await;
+    world
+        .ingest(&numbered_plays([
+            OLD_RECORDS - 63,
+            OLD_RECORDS - 63,
+            OLD_RECORDS - 65,
+        ]))
+        .await;
     let report = world.catch_up().await;
     assert_eq!((report.events, report.duplicates), (1, 2));
 }

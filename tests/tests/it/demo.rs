@@ -2,13 +2,13 @@
 //! exit status.
 
 use tests::installation::Installation;
-use tests::process::done;
+use tests::process::run_ok;
 
 #[test]
 fn the_demo_finds_no_difference() {
     let installation = Installation::embedded();
     // Long enough to delete athletes and to request connections.
     let args = ["demo", "--seconds", "20", "--listen", "127.0.0.1:0"];
-    let message = done(installation.data(), &args);
+    let message = run_ok(installation.data(), &args);
     assert!(!message.is_empty());
 }

@@ -1,6 +1,5 @@
-//! Runs the commands that the docs show, page by page and in order, as a reader's shell does, and
-//! the commands in the text of runbooks. A test of the command line checks that all others are
-//! commands.
+//! Runs the commands of the docs page by page and in order, as a reader's shell does, and the
+//! commands in the text of runbooks. A test of the command line parses the other commands.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -10,7 +9,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tests::installation::Installation;
-use tests::process::{CONFIG, Process, Server, binary, done, run};
+use tests::process::{CONFIG, Process, Server, binary, run, run_ok};
 
 use crate::tidy::root;
 
@@ -47,11 +46,11 @@ struct Reader {
     installation: Installation,
     server: Server,
     /// The id of the key that the docs call ID, if there is a key.
-    key: Option<String>,
+    key_id: Option<String>,
     /// The key to send if a line names none.
-    sent: Option<String>,
+    default_secret: Option<String>,
     /// The key that a line created last.
-    shown: RefCell<Option<String>>,
+    created_secret: RefCell<Option<String>>,
 }
 
 /// Creates a key; returns its id and secret.
@@ -59,8 +58,8 @@ fn create_key(data: &Path, scope: &str) -> (String, String) {
     let args = [
         "keys", "create", "--name", "of docs", "--scope", scope, "--json",
     ];
-    let made: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
-    let text = |name: &str| made[name].as_str().expect("a text").to_owned();
+    let created: Value = serde_json::from_str(&run_ok(data, &args)).expect("JSON");
+    let text = |name: &str| created[name].as_str().expect("a text").to_owned();
     (text("id"), text("key"))
 }
 
@@ -71,7 +70,7 @@ impl Reader {
         let data = installation.data();
         fs::create_dir_all(data).expect("the data folder");
         fs::write(data.join(CONFIG), "[log]\npartitions = 1\n").expect("settings");
-        let (key, sent) = match has_keys {
+        let (key_id, default_secret) = match has_keys {
             true => (
                 Some(create_key(data, "read:*").0),
                 Some(create_key(data, "admin").1),
@@ -82,14 +81,14 @@ impl Reader {
         let reader = Self {
             installation,
             server,
-            key,
-            sent,
-            shown: RefCell::default(),
+            key_id,
+            default_secret,
+            created_secret: RefCell::default(),
         };
         let data = reader.installation.data();
         for year in ["2019", "2020"] {
             let file = reader.file(&format!("{year}.parquet"));
-            done(
+            run_ok(
                 data,
                 &[
                     "generate", "plays", "--rows", "50", "--seed", year, "-o", &file,
@@ -146,17 +145,22 @@ impl Reader {
         shell.output().expect("a shell")
     }
 
-    /// Runs the lines of a page and appends failures to `wrong`; returns the number of lines.
-    async fn run_page(&self, page: &Path, command_lines: Vec<String>, wrong: &mut String) -> usize {
+    /// Runs the lines of a page and appends failures to `failures`; returns the number of lines.
+    async fn run_page(
+        &self,
+        page: &Path,
+        command_lines: Vec<String>,
+        failures: &mut String,
+    ) -> usize {
         let mut count = 0;
         for line in command_lines {
             if TESTED_ELSEWHERE.iter().any(|part| line.contains(part)) {
                 continue;
             }
             count += 1;
-            if let Err(why) = self.run_line(&line).await {
+            if let Err(reason) = self.run_line(&line).await {
                 let page = page.file_name().unwrap_or_default().display();
-                writeln!(wrong, "{page}: {line}: {why}").expect("a text");
+                writeln!(failures, "{page}: {line}: {reason}").expect("a text");
             }
         }
         count
@@ -171,13 +175,13 @@ impl Reader {
         if SERVICES.iter().any(|name| is_service(name)) {
             return self.service(line).await;
         }
-        let output = self.shell(&fill_in(line, self.key.as_deref().unwrap_or("ID")));
-        let runbook_commands = String::from_utf8_lossy(&output.stdout);
-        if let Some(key) = runbook_commands
+        let output = self.shell(&fill_in(line, self.key_id.as_deref().unwrap_or("ID")));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        if let Some(key) = stdout
             .split_whitespace()
             .find(|word| word.starts_with("bsk_"))
         {
-            self.shown.replace(Some(key.to_owned()));
+            self.created_secret.replace(Some(key.to_owned()));
         }
         let code = output.status.code();
         let may_exit_3 = EXIT_3_COMMANDS.iter().any(|command| line.contains(command));
@@ -192,11 +196,11 @@ impl Reader {
 
     /// Sends a request to the API as curl does.
     fn curl(&self, line: &str) -> Result<(), String> {
-        let mut shell_words = shell_words(line).into_iter().skip(1);
+        let mut words = shell_words(line).into_iter().skip(1);
         let (mut method, mut url, mut body) = ("GET".to_owned(), None, None);
         let mut headers = Vec::new();
-        while let Some(word) = shell_words.next() {
-            let mut value = || shell_words.next().expect("the value of an option");
+        while let Some(word) = words.next() {
+            let mut value = || words.next().expect("the value of an option");
             match word.as_str() {
                 // The server is already listening.
                 "-fsS" | "--retry-connrefused" => {}
@@ -207,7 +211,11 @@ impl Reader {
                     let header = value();
                     let (name, value) = header.split_once(": ").expect("a header");
                     // A reader inserts the key that was shown.
-                    let key = self.shown.borrow().clone().or_else(|| self.sent.clone());
+                    let key = self
+                        .created_secret
+                        .borrow()
+                        .clone()
+                        .or_else(|| self.default_secret.clone());
                     let value = value.replace("$BACKSTITCH_KEY", &key.unwrap_or_default());
                     headers.push((name.to_ascii_lowercase(), value));
                 }
@@ -222,7 +230,7 @@ impl Reader {
         if body.is_some() && method == "GET" {
             method = "POST".to_owned();
         }
-        if let Some(key) = &self.sent
+        if let Some(key) = &self.default_secret
             && !headers.iter().any(|(name, _)| name == "authorization")
         {
             headers.push(("authorization".to_owned(), format!("Bearer {key}")));
@@ -241,54 +249,54 @@ impl Reader {
         let mut answer = agent.run(request).map_err(|error| error.to_string())?;
         let answer_text = answer.body_mut().read_to_string().unwrap_or_default();
         let is_good = answer.status().is_success();
-        let wrong = || format!("{} {answer_text}", answer.status());
-        is_good.then_some(()).ok_or_else(wrong)
+        let failure = || format!("{} {answer_text}", answer.status());
+        is_good.then_some(()).ok_or_else(failure)
     }
 
     /// Starts a service, which must print its address and stop on request.
     async fn service(&self, line: &str) -> Result<(), String> {
         let line = line.split('#').next().unwrap_or_default();
-        let shell_words = line.split_whitespace().filter(|word| *word != "&").skip(1);
+        let words = line.split_whitespace().filter(|word| *word != "&").skip(1);
         // Ports may be in use, and other machines do not exist.
-        let shell_words = shell_words.map(|word| match word.contains(':') {
+        let words = words.map(|word| match word.contains(':') {
             true => "127.0.0.1:0",
             false => word,
         });
-        let mut shell_words: Vec<&str> = shell_words.collect();
-        if shell_words == ["scheduler"] && !cfg!(feature = "scale") {
+        let mut words: Vec<&str> = words.collect();
+        if words == ["scheduler"] && !cfg!(feature = "scale") {
             // A build without the feature refuses the command and names the feature.
-            let refused = run(self.installation.data(), &shell_words);
+            let refused = run(self.installation.data(), &words);
             let stderr = String::from_utf8_lossy(&refused.stderr);
             assert!(stderr.contains("`scale`"), "{stderr}");
             return Ok(());
         }
-        if shell_words == ["scheduler"] {
-            shell_words.extend(["--listen", "127.0.0.1:0"]);
+        if words == ["scheduler"] {
+            words.extend(["--listen", "127.0.0.1:0"]);
         }
-        let process = Process::start(self.installation.data(), &shell_words);
+        let process = Process::start(self.installation.data(), &words);
         process.wait_for_output("127.0.0.1:").await;
-        let (succeeded, runbook_commands) = process.end();
+        let (succeeded, outputs) = process.end();
         succeeded
             .then_some(())
-            .ok_or_else(|| format!("{runbook_commands:?}"))
+            .ok_or_else(|| format!("{outputs:?}"))
     }
 }
 
 /// The lines in a page's code blocks that begin with a command.
 fn command_lines(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
-    let (mut is_block, mut command_lines) = (false, Vec::new());
+    let (mut is_block, mut commands) = (false, Vec::new());
     // A line may continue on the next one.
     for line in text.replace("\\\n", " ").lines() {
         if line.starts_with("```") {
             is_block = !is_block;
         } else if is_block && COMMANDS.iter().any(|command| line.starts_with(command)) {
-            command_lines.push(line.to_owned());
+            commands.push(line.to_owned());
         } else if is_block && WRAPPERS.iter().any(|command| line.starts_with(command)) {
-            command_lines.extend(wrapped_command(line));
+            commands.extend(wrapped_command(line));
         }
     }
-    command_lines
+    commands
 }
 
 /// Our command that a line wraps, if any.
@@ -309,9 +317,9 @@ fn runbook_commands(page: &Path) -> Vec<String> {
     let quoted = text.split('`').skip(1).step_by(2);
     let commands = quoted.filter(|part| COMMANDS.iter().any(|command| part.starts_with(command)));
     let filled = commands.map(|command| {
-        let open = PLACEHOLDERS.iter();
-        open.fold(command.to_owned(), |line, (name, one)| {
-            line.replace(name, one)
+        let placeholders = PLACEHOLDERS.iter();
+        placeholders.fold(command.to_owned(), |line, (name, value)| {
+            line.replace(name, value)
         })
     });
     filled.collect()
@@ -324,23 +332,23 @@ fn first_steps() -> Vec<PathBuf> {
 
 fn doc_pages(folder: &str) -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join(folder)).expect("the docs");
-    let mut doc_pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
-    doc_pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
-    doc_pages.sort();
-    doc_pages
+    let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
+    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    pages.sort();
+    pages
 }
 
 /// Splits a line into words as a shell does.
 fn shell_words(line: &str) -> Vec<String> {
-    let (mut shell_words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for char in line.chars() {
         match (quote, char) {
-            (Some(of), _) if of == char => quote = None,
+            (Some(open_quote), _) if open_quote == char => quote = None,
             (None, '\'' | '"') => {
                 quote = Some(char);
                 word.get_or_insert_default();
             }
-            (None, ' ') => shell_words.extend(word.take()),
+            (None, ' ') => words.extend(word.take()),
             (None, '#') if word.is_none() => break,
             // A shell interprets these characters. A variable within double quotes is left to the
             // reader.
@@ -350,17 +358,17 @@ fn shell_words(line: &str) -> Vec<String> {
             _ => word.get_or_insert_default().push(char),
         }
     }
-    shell_words.extend(word);
-    shell_words
+    words.extend(word);
+    words
 }
 
 /// A line with the reader's values inserted.
 fn fill_in(line: &str, key: &str) -> String {
-    let shell_words = line
+    let words = line
         .split(' ')
         .map(|word| if word == "ID" { key } else { word });
-    let shell_words: Vec<&str> = shell_words.collect();
-    let line = shell_words.join(" ");
+    let words: Vec<&str> = words.collect();
+    let line = words.join(" ");
     let Some((before, rows)) = line.split_once("--rows ") else {
         return line;
     };
@@ -374,19 +382,19 @@ async fn commands_in_the_docs_work() {
     // Another test runs the tutorial, in a folder with its views.
     docs.retain(|page| !page.ends_with("tutorial.md") && !page.ends_with("getting-started.md"));
     let reader = Reader::new(true);
-    let (mut count, mut wrong) = (0, String::new());
+    let (mut count, mut failures) = (0, String::new());
     for page in first_steps().into_iter().chain(docs) {
         count += reader
-            .run_page(&page, command_lines(&page), &mut wrong)
+            .run_page(&page, command_lines(&page), &mut failures)
             .await;
     }
     let mut runbook_count = 0;
     for page in doc_pages("docs/runbooks") {
         runbook_count += reader
-            .run_page(&page, runbook_commands(&page), &mut wrong)
+            .run_page(&page, runbook_commands(&page), &mut failures)
             .await;
     }
-    assert!(wrong.is_empty(), "{wrong}");
+    assert!(failures.is_empty(), "{failures}");
     assert!(
         count > 65 && runbook_count > 10,
         "{count} and {runbook_count}"
@@ -396,14 +404,14 @@ async fn commands_in_the_docs_work() {
 /// The first steps, on an installation without keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_steps_work_on_a_new_installation() {
-    let newcomer = Reader::new(false);
-    let (mut count, mut wrong) = (0, String::new());
+    let reader = Reader::new(false);
+    let (mut count, mut failures) = (0, String::new());
     for page in first_steps() {
-        count += newcomer
-            .run_page(&page, command_lines(&page), &mut wrong)
+        count += reader
+            .run_page(&page, command_lines(&page), &mut failures)
             .await;
     }
-    assert!(wrong.is_empty(), "{wrong}");
+    assert!(failures.is_empty(), "{failures}");
     assert!(count > 30, "{count}");
 }
 
@@ -434,26 +442,26 @@ fn files_in_commands_exist() {
     let profiles: Vec<&str> = profiles
         .flat_map(|list| list.trim_end_matches(']').split(", "))
         .collect();
-    let mut all = doc_pages("docs");
-    all.push(root().join("README.md"));
+    let mut pages = doc_pages("docs");
+    pages.push(root().join("README.md"));
     let (mut count, mut missing) = (0, Vec::<String>::new());
-    for page in all {
+    for page in pages {
         let text = fs::read_to_string(&page).expect("a page");
         let blocks = text.split("```").skip(1).step_by(2);
-        let shell_words: Vec<&str> = blocks.flat_map(str::split_whitespace).collect();
-        for (at, word) in shell_words.iter().enumerate() {
+        let words: Vec<&str> = blocks.flat_map(str::split_whitespace).collect();
+        for (index, word) in words.iter().enumerate() {
             let is_file = word.starts_with("deploy/") && !word.contains("backstitch-speed");
-            let is_profile = at > 0 && shell_words.get(at - 1) == Some(&"--profile");
+            let is_profile = index > 0 && words.get(index - 1) == Some(&"--profile");
             count += usize::from(is_file || is_profile);
             let folder = word
                 .trim_end_matches('*')
                 .rsplit_once('/')
-                .map_or("", |(of, _)| of);
-            let is_there = match word.ends_with('*') {
+                .map_or("", |(folder, _)| folder);
+            let exists = match word.ends_with('*') {
                 true => root().join(folder).exists(),
                 false => root().join(word).exists(),
             };
-            if (is_file && !is_there) || (is_profile && !profiles.contains(word)) {
+            if (is_file && !exists) || (is_profile && !profiles.contains(word)) {
                 missing.push((*word).to_owned());
             }
         }

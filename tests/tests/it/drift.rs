@@ -17,10 +17,10 @@ fn play(id: &str) -> String {
     plays::play(id, json!({"track_id": 10, "at": "2026-03-01T10:00:00Z"}))
 }
 
-async fn total(served: &tests::world::Served) -> (i64, String) {
+async fn fetch_total(served: &tests::world::Served) -> (i64, String) {
     let answer = served
         .client
-        .ask("/api/v1/stats/plays/total?owner_id=1")
+        .fetch_json("/api/v1/stats/plays/total?owner_id=1")
         .await;
     let source = answer["provenance"]["source"]
         .as_str()
@@ -35,17 +35,17 @@ async fn a_duplicate_outside_the_window_is_drift_until_the_next_run() {
     world.ingest(&[play("a"), play("b"), play("a")]).await;
     world.catch_up().await;
     let served = world.serve().await;
-    assert_eq!(total(&served).await, (2, "realtime".to_owned()));
+    assert_eq!(fetch_total(&served).await, (2, "realtime".to_owned()));
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert_eq!((report.drift.total, report.duplicates), (Some(0), 1));
-    assert_eq!(total(&served).await, (2, "batch".to_owned()));
+    assert_eq!(fetch_total(&served).await, (2, "batch".to_owned()));
 
     // Two hours later, beyond the window of one hour.
     world.clock.set_ms(NOW_MS + 2 * 3_600_000);
     world.ingest(&[play("c"), play("a")]).await;
     world.catch_up().await;
     assert_eq!(
-        total(&served).await,
+        fetch_total(&served).await,
         (4, "merged".to_owned()),
         "one too many, as documented"
     );
@@ -61,9 +61,9 @@ async fn a_duplicate_outside_the_window_is_drift_until_the_next_run() {
     assert_eq!((detail.total, detail.keys), (Some(1), 1));
     assert_eq!(detail.causes, BTreeMap::from([(Cause::Duplicate, 1)]));
     assert_eq!(report.drift.views.len(), 1, "no other reads the events");
-    assert_eq!(total(&served).await, (3, "batch".to_owned()));
-    // The live count is kept beside the batch count, for every form of the question.
-    for (question, count, source) in [
+    assert_eq!(fetch_total(&served).await, (3, "batch".to_owned()));
+    // The live count is stored beside the batch count, for every form of the query.
+    for (query, count, source) in [
         ("owner_id=1&prefer=batch", 3, "batch"),
         ("owner_id=1&prefer=realtime", 4, "realtime"),
         ("track_id=10&prefer=realtime", 4, "realtime"),
@@ -78,8 +78,8 @@ async fn a_duplicate_outside_the_window_is_drift_until_the_next_run() {
             "realtime",
         ),
     ] {
-        let path = format!("/api/v1/stats/plays/total?{question}");
-        let answer = served.client.ask(&path).await;
+        let path = format!("/api/v1/stats/plays/total?{query}");
+        let answer = served.client.fetch_json(&path).await;
         assert_eq!(answer["count"], count, "{path}: {answer}");
         assert_eq!(answer["provenance"]["source"], source, "{path}: {answer}");
     }
@@ -87,11 +87,11 @@ async fn a_duplicate_outside_the_window_is_drift_until_the_next_run() {
     world.ingest(&[play("d")]).await;
     world.catch_up().await;
     let realtime = "/api/v1/stats/plays/total?owner_id=1&prefer=realtime";
-    assert_eq!(served.client.ask(realtime).await["count"], 5);
+    assert_eq!(served.client.fetch_json(realtime).await["count"], 5);
     world.run(&RunRequest::default()).await.expect("a run");
-    assert_eq!(served.client.ask(realtime).await["count"], 5);
-    assert_eq!(total(&served).await, (4, "batch".to_owned()));
-    let runs = served.client.ask("/api/v1/batch/runs").await;
+    assert_eq!(served.client.fetch_json(realtime).await["count"], 5);
+    assert_eq!(fetch_total(&served).await, (4, "batch".to_owned()));
+    let runs = served.client.fetch_json("/api/v1/batch/runs").await;
     assert_eq!(runs["runs"][1]["drift"]["total"], 1, "{runs}");
     check_explanations(&served).await;
     served.end().await;
@@ -99,13 +99,13 @@ async fn a_duplicate_outside_the_window_is_drift_until_the_next_run() {
 
 /// A client with another partitioner sends an event again, within the window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_in_another_partition_is_named() {
+async fn a_copy_in_another_partition_is_reported() {
     let world = World::new().await;
     world.ingest(&[play("a"), play("b")]).await;
-    let own = schemas::partition::partition_of(b"1", PARTITIONS);
+    let owner_partition = schemas::partition::partition_of(b"1", PARTITIONS);
     let copy = play("a");
     world
-        .append_raw((own + 1) % PARTITIONS, &[copy.as_bytes()])
+        .append_raw((owner_partition + 1) % PARTITIONS, &[copy.as_bytes()])
         .await;
     world.catch_up().await;
     let request = crate::restore::request_for("plays_detail");
@@ -118,26 +118,29 @@ async fn a_copy_in_another_partition_is_named() {
     );
     // The same for events after the run.
     world
-        .append_raw((own + 1) % PARTITIONS, &[play("b").as_bytes()])
+        .append_raw((owner_partition + 1) % PARTITIONS, &[play("b").as_bytes()])
         .await;
     world.catch_up().await;
     let report = crate::restore::restore(&world, &request).await;
     let differences = report.expect("comparing").differences;
-    let causes: Vec<_> = differences.iter().map(|one| one.cause).collect();
+    let causes: Vec<_> = differences
+        .iter()
+        .map(|difference| difference.cause)
+        .collect();
     assert_eq!(causes, [ReconcileCause::OtherPartition]);
 }
 
 /// Three runs, of which the second found a duplicate.
 async fn check_explanations(served: &tests::world::Served) {
     let path = "/api/v1/reconciliations";
-    let all = served.client.ask(path).await;
-    let of = |page: &Value| -> Vec<(u64, u64)> {
+    let listed = served.client.fetch_json(path).await;
+    let runs_of = |page: &Value| -> Vec<(u64, u64)> {
         let list = page["reconciliations"].as_array().expect("a list");
-        let one = |one: &Value| Some((one["epoch"].as_u64()?, one["total"].as_u64()?));
-        list.iter().filter_map(one).collect()
+        let run = |run: &Value| Some((run["epoch"].as_u64()?, run["total"].as_u64()?));
+        list.iter().filter_map(run).collect()
     };
-    assert_eq!(of(&all), [(3, 0), (2, 1), (1, 0)], "{all}");
-    let second = &all["reconciliations"][1];
+    assert_eq!(runs_of(&listed), [(3, 0), (2, 1), (1, 0)], "{listed}");
+    let second = &listed["reconciliations"][1];
     assert_eq!(
         (&second["kind"], &second["source"]),
         (&json!("batch-run"), &json!("plays"))
@@ -150,23 +153,29 @@ async fn check_explanations(served: &tests::world::Served) {
     assert_eq!(second["worst"][0]["cause"], "duplicate", "{second}");
     let (mut pages, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = served.client.ask(&format!("{path}?limit=1{cursor}")).await;
-        pages.extend(of(&page));
+        let page = served
+            .client
+            .fetch_json(&format!("{path}?limit=1{cursor}"))
+            .await;
+        pages.extend(runs_of(&page));
         match page["cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => break,
         }
     }
-    assert_eq!(pages, of(&all));
-    let efforts = served.client.ask(&format!("{path}?source=efforts")).await;
-    assert_eq!(of(&efforts), []);
+    assert_eq!(pages, runs_of(&listed));
+    let efforts = served
+        .client
+        .fetch_json(&format!("{path}?source=efforts"))
+        .await;
+    assert_eq!(runs_of(&efforts), []);
 
-    // The second run changed the one row of the quarter; the third did, too.
-    let explanation = served.client.ask("/api/v1/explain?owner_id=1").await;
+    // The second and the third run changed the only row of the quarter hour.
+    let explanation = served.client.fetch_json("/api/v1/explain?owner_id=1").await;
     let batch = explanation["batch"].as_array().expect("a list");
     let batch: Vec<_> = batch
         .iter()
-        .map(|one| (&one["epoch"], &one["count"], &one["drift"]))
+        .map(|row| (&row["epoch"], &row["count"], &row["drift"]))
         .collect();
     assert_eq!(batch, [(&json!(3), &json!(4), &json!(0))], "{explanation}");
     assert_eq!(
@@ -180,17 +189,17 @@ async fn check_explanations(served: &tests::world::Served) {
         (&json!(1), &json!(3)),
         "{explanation}"
     );
-    for wrong in [
+    for query in [
         "owner_id=1&compare=previous",
         "owner_id=1&prefer=batch",
         "metric=none&owner_id=1",
         "segment_id=1&application_id=2",
         "",
     ] {
-        let path = format!("/api/v1/explain?{wrong}");
+        let path = format!("/api/v1/explain?{query}");
         let (status, explanation) = tokio::task::block_in_place(|| served.client.get(&path));
-        assert!([400, 404].contains(&status), "{wrong}: {status}");
-        if wrong.contains("segment_id") {
+        assert!([400, 404].contains(&status), "{query}: {status}");
+        if query.contains("segment_id") {
             assert!(explanation.contains("name two boards"), "{explanation}");
         }
     }
@@ -198,31 +207,31 @@ async fn check_explanations(served: &tests::world::Served) {
 
 /// The next run finds losses of live state and foreign additions, names them, and removes them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_live_state_is_named() {
+async fn damaged_live_state_is_reported() {
     let world = World::new().await;
     world.ingest(&[play("a")]).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     let served = world.serve().await;
-    for (events, more, cause) in [
+    for (events, change, cause) in [
         (3, -2, Cause::LostLive),
         (3, -3, Cause::LostLive),
         (1, 5, Cause::Unexplained),
     ] {
-        let before = total(&served).await.0;
+        let count_before = fetch_total(&served).await.0;
         let events: Vec<String> = (0..events)
-            .map(|n| play(&format!("{before} {n}")))
+            .map(|n| play(&format!("{count_before} {n}")))
             .collect();
         world.ingest(&events).await;
         world.catch_up().await;
-        add_to_live_counts(&world, more).await;
+        add_to_live_counts(&world, change).await;
         let report = world.run(&RunRequest::default()).await.expect("a run");
         let detail = &report.drift.views[0];
-        let parts = BTreeMap::from([(cause, more.unsigned_abs())]);
-        assert_eq!(detail.causes, parts, "{report:?}");
+        let causes = BTreeMap::from([(cause, change.unsigned_abs())]);
+        assert_eq!(detail.causes, causes, "{report:?}");
         assert_eq!(report.drift.worst[0].cause, cause);
-        let right = before + i64::try_from(events.len()).expect("few");
-        assert_eq!(total(&served).await, (right, "batch".to_owned()));
+        let expected = count_before + i64::try_from(events.len()).expect("few");
+        assert_eq!(fetch_total(&served).await, (expected, "batch".to_owned()));
     }
     served.end().await;
 }
@@ -237,7 +246,7 @@ async fn rebuilt_live_state_is_no_drift() {
     world.run(&RunRequest::default()).await.expect("a run");
     world.ingest(&[play("c"), play("d")]).await;
     world.catch_up().await;
-    let losing = StageCallback(|name: &str| {
+    let progress = StageCallback(|name: &str| {
         if name == "check" {
             wait_for(lose_and_rebuild(&world));
         }
@@ -245,7 +254,7 @@ async fn rebuilt_live_state_is_no_drift() {
     let stop = CancellationToken::new();
     let request = RunRequest::default();
     let batch = world.batch();
-    let report = batch.run(Source::Plays, &request, &losing, &stop).await;
+    let report = batch.run(Source::Plays, &request, &progress, &stop).await;
     let report = report.expect("a run");
     assert_eq!((report.epoch, report.drift.total), (2, None), "{report:?}");
     let unknown = report.drift.unknown.expect("a reason");
@@ -254,7 +263,11 @@ async fn rebuilt_live_state_is_no_drift() {
     let served = world.serve().await;
     for prefer in ["", "&prefer=realtime"] {
         let path = format!("/api/v1/stats/plays/total?owner_id=1{prefer}");
-        assert_eq!(served.client.ask(&path).await["count"], 4, "{prefer}");
+        assert_eq!(
+            served.client.fetch_json(&path).await["count"],
+            4,
+            "{prefer}"
+        );
     }
     served.end().await;
 }
@@ -265,7 +278,7 @@ async fn lose_and_rebuild(world: &World) {
     let (live, views) = (&world.stores.live, &world.stores.views);
     let runs = views.runs(Source::Plays).await.expect("runs").runs;
     for (index, partition) in (0..PARTITIONS as usize).zip(0..) {
-        let life = GenerationStart {
+        let start = GenerationStart {
             newest: runs.newest_complete(),
             cut: runs.cut(runs.newest_complete(), index).expect("a cut"),
             log_end: 0,
@@ -275,18 +288,18 @@ async fn lose_and_rebuild(world: &World) {
             source: Source::Plays,
             partition,
         };
-        let rebuilt = live.rebuild(id, None, &life).await.expect("live state");
+        let rebuilt = live.rebuild(id, None, &start).await.expect("live state");
         assert!(rebuilt.is_ok(), "{rebuilt:?}");
     }
 }
 
 /// Adds to the live counts of the owner's plays since the latest run.
-async fn add_to_live_counts(world: &World, more: i64) {
-    add_to_live_row(world, "plays_detail", more).await;
+async fn add_to_live_counts(world: &World, change: i64) {
+    add_to_live_row(world, "plays_detail", change).await;
 }
 
 /// Adds to one live row of a view since the latest run.
-pub(crate) async fn add_to_live_row(world: &World, view: &str, more: i64) {
+pub(crate) async fn add_to_live_row(world: &World, view: &str, change: i64) {
     let (live, view) = (&world.stores.live, world.catalog.job(view));
     let view = view.expect("the job").view().to_owned();
     let states = live
@@ -303,16 +316,16 @@ pub(crate) async fn add_to_live_row(world: &World, view: &str, more: i64) {
             },
         );
         let epochs = (state.epoch, state.epoch);
-        let mut found = live
+        let mut deltas = live
             .collect_deltas(id, &view, epochs, None, 1)
             .await
             .expect("rows");
-        if found.counts.is_empty() {
+        if deltas.counts.is_empty() {
             continue;
         }
-        found.view = view.clone();
-        found.counts = vec![more].into();
-        let changes = Changes::from(vec![found]);
+        deltas.view = view.clone();
+        deltas.counts = vec![change].into();
+        let changes = Changes::from(vec![deltas]);
         let applied = live
             .apply(id, state.checkpoint(), state.position, &[&view], &changes)
             .await;
@@ -352,12 +365,12 @@ async fn an_incremental_run_writes_only_what_differs() {
         "{fourth:?}"
     );
     // A single job, at the cuts of the latest run.
-    let one = RunRequest {
+    let single_job = RunRequest {
         jobs: vec!["plays_owner_day".to_owned()],
         ..RunRequest::default()
     };
-    let again = world.run(&one).await.expect("a run");
-    assert_eq!((again.epoch, again.rows_written), (fourth.epoch, 0));
+    let repeated = world.run(&single_job).await.expect("a run");
+    assert_eq!((repeated.epoch, repeated.rows_written), (fourth.epoch, 0));
     let unknown = RunRequest {
         jobs: vec!["plays_owner_year".to_owned()],
         ..RunRequest::default()
@@ -419,10 +432,10 @@ async fn the_next_run_includes_an_abandoned_one() {
     world.ingest(&[play("c")]).await;
     world.catch_up().await;
     let served = world.serve().await;
-    assert_eq!(total(&served).await, (3, "merged".to_owned()));
+    assert_eq!(fetch_total(&served).await, (3, "merged".to_owned()));
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert_eq!((report.epoch, report.drift.total), (3, Some(0)));
-    assert_eq!(total(&served).await, (3, "batch".to_owned()));
+    assert_eq!(fetch_total(&served).await, (3, "batch".to_owned()));
     let runs = stores.views.runs(Source::Plays).await.expect("runs").runs;
     assert_eq!(runs.get(2).map(|run| run.state), Some(RunState::Abandoned));
     served.end().await;

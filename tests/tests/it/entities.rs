@@ -16,7 +16,7 @@ use stores::Stores;
 use tests::conformance::entity_rows::effort_rows;
 use tests::expected_boards::{BoardQuery, ExpectedEntities};
 use tests::http::Client;
-use tests::process::{Process, Server, done, run_with_input};
+use tests::process::{Process, Server, run_ok, run_with_input};
 
 const SEGMENTS: i64 = 3;
 const ATHLETES: i64 = 200;
@@ -46,7 +46,7 @@ fn efforts(seed: u64, rows: usize, truth: &mut ExpectedEntities) -> String {
     text
 }
 
-fn compare(client: &Client, truth: &ExpectedEntities) {
+fn compare_boards(client: &Client, truth: &ExpectedEntities) {
     for segment in 1..=SEGMENTS {
         for (board, window) in [("overall", "all"), ("overall", "month"), ("overall", "day")] {
             let board_query = BoardQuery {
@@ -61,14 +61,14 @@ fn compare(client: &Client, truth: &ExpectedEntities) {
                 "/api/v1/boards/segments/{segment}?{}&limit=1000",
                 board_query.query()
             );
-            let answer = client.json(&path);
+            let answer = client.get_json(&path);
             assert_eq!(
                 answer["entries"],
                 json!(truth.board(&board_query)),
                 "{path}"
             );
         }
-        let counts = client.json(&format!("/api/v1/segments/{segment}/counts"));
+        let counts = client.get_json(&format!("/api/v1/segments/{segment}/counts"));
         let (efforts, athletes) = truth.counts(segment);
         assert_eq!(counts["efforts"], efforts);
         assert_eq!(counts["athletes"], athletes);
@@ -76,7 +76,7 @@ fn compare(client: &Client, truth: &ExpectedEntities) {
 }
 
 /// Every process is killed repeatedly, also between a commit and its notification. Then the speed
-/// layer alone catches up; nothing is ingested again that would repeat a notification.
+/// layer catches up. No row is ingested again, because that would repeat its notification.
 #[test]
 fn kills_lose_no_entities() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -92,8 +92,8 @@ fn kills_lose_no_entities() {
     let ingest: Vec<&str> = ingest.iter().map(String::as_str).collect();
     // Some are killed after they have committed rows, however busy the machine is.
     let started = Instant::now();
-    done(&folder.path().join("other"), &ingest[..3]);
-    let some_ms = u64::try_from(2 * started.elapsed().as_millis()).expect("short");
+    run_ok(&folder.path().join("other"), &ingest[..3]);
+    let ingest_ms = u64::try_from(2 * started.elapsed().as_millis()).expect("short");
     let mut rng = SmallRng::seed_from_u64(7);
     let mut running = 0;
     for round in 0..24 {
@@ -109,32 +109,32 @@ fn kills_lose_no_entities() {
             reason = "a process is killed after some time"
         )]
         std::thread::sleep(Duration::from_millis(
-            rng.random_range(30..some_ms.max(900)),
+            rng.random_range(30..ingest_ms.max(900)),
         ));
         running += usize::from(process.kill());
     }
     assert!(running > 5, "only {running} processes were killed at work");
-    done(&data, &["speed", "--until-caught-up"]);
-    assert_eq!(pending(&data), 0);
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    assert_eq!(count_pending(&data), 0);
     let server = Server::start(&data, &[]);
     let stored = stored_efforts(&data);
     assert!(stored.counts(1).0 > 0, "no rows were ingested");
-    compare(&server.client, &stored);
-    done(&data, &["batch", "run"]);
-    compare(&server.client, &stored);
+    compare_boards(&server.client, &stored);
+    run_ok(&data, &["batch", "run"]);
+    compare_boards(&server.client, &stored);
 
-    done(&data, &ingest);
+    run_ok(&data, &ingest);
     let edits = efforts(100, 400, &mut truth);
     commit_without_notifications(&data, &edits.lines().collect::<Vec<_>>());
-    assert!(pending(&data) > 100, "too few pending notifications");
-    done(&data, &["speed", "--until-caught-up"]);
-    assert_eq!(pending(&data), 0);
+    assert!(count_pending(&data) > 100, "too few pending notifications");
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    assert_eq!(count_pending(&data), 0);
     // The last row of the newest version remains.
-    compare(&server.client, &truth);
-    done(&data, &["batch", "run"]);
-    compare(&server.client, &truth);
-    done(&data, &["batch", "run", "--full"]);
-    compare(&server.client, &truth);
+    compare_boards(&server.client, &truth);
+    run_ok(&data, &["batch", "run"]);
+    compare_boards(&server.client, &truth);
+    run_ok(&data, &["batch", "run", "--full"]);
+    compare_boards(&server.client, &truth);
 }
 
 /// A running speed layer soon publishes the notifications that others left.
@@ -143,23 +143,23 @@ fn a_running_speed_layer_publishes_leftovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let mut truth = ExpectedEntities::default();
-    let first = efforts(1, 50, &mut truth);
-    commit_without_notifications(&data, &first.lines().collect::<Vec<_>>());
+    let efforts_text = efforts(1, 50, &mut truth);
+    commit_without_notifications(&data, &efforts_text.lines().collect::<Vec<_>>());
     let _speed = Process::start(&data, &["speed"]);
     let is_published = || {
         let deadline = Instant::now() + Duration::from_secs(120);
-        while pending(&data) > 0 && Instant::now() < deadline {
+        while count_pending(&data) > 0 && Instant::now() < deadline {
             #[expect(clippy::disallowed_methods, reason = "another process works")]
             std::thread::sleep(Duration::from_millis(100));
         }
-        pending(&data) == 0
+        count_pending(&data) == 0
     };
     assert!(is_published(), "earlier notifications were not published");
     let edits = efforts(2, 50, &mut truth);
     commit_without_notifications(&data, &edits.lines().collect::<Vec<_>>());
     assert!(is_published(), "later notifications were not published");
-    done(&data, &["speed", "--until-caught-up"]);
-    compare(&Server::start(&data, &[]).client, &truth);
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    compare_boards(&Server::start(&data, &[]).client, &truth);
 }
 
 /// The stored efforts, as if read from lines.
@@ -173,11 +173,11 @@ fn stored_efforts(data: &Path) -> ExpectedEntities {
     });
     let mut truth = ExpectedEntities::default();
     for row in rows.iter().flat_map(effort_rows) {
-        let at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
+        let started_at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
         let line = json!({
             "id": row.id, "segment_id": row.segment_id, "athlete_id": row.athlete_id,
             "activity_id": row.activity_id, "elapsed_time": row.elapsed_time_s,
-            "started_at": at.to_string(), "deleted": row.is_deleted,
+            "started_at": started_at.to_string(), "deleted": row.is_deleted,
         });
         assert!(truth.apply_line("efforts", &line.to_string()));
     }
@@ -197,7 +197,7 @@ fn commit_without_notifications(data: &Path, lines: &[&str]) {
     });
 }
 
-fn pending(data: &Path) -> u64 {
+fn count_pending(data: &Path) -> u64 {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let stores = Stores::embedded(data).await.expect("the stores");
@@ -304,7 +304,7 @@ fn bad_rows_are_dead_letters_with_reasons() {
     for (source, line) in good {
         let mut input = format!("\n{line}\n\n");
         let mut expected = Vec::new();
-        for (_, line, field) in bad.iter().filter(|(of, ..)| *of == source) {
+        for (_, line, field) in bad.iter().filter(|(bad_source, ..)| *bad_source == source) {
             input.push_str(line);
             input.push('\n');
             expected.push(*field);
@@ -315,7 +315,7 @@ fn bad_rows_are_dead_letters_with_reasons() {
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(report["accepted"], 1, "{report}");
         assert_eq!(report["rejected"], expected.len(), "{report}");
-        let listed = done(
+        let listed = run_ok(
             &data,
             &["dead-letters", "list", "--source", source, "--json"],
         );
@@ -332,9 +332,9 @@ fn bad_rows_are_dead_letters_with_reasons() {
         }
     }
     // An effort that is rejected now may be accepted later; its segment has not changed.
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     let server = Server::start(&data, &[]);
-    let counts = server.client.json("/api/v1/segments/1/counts");
+    let counts = server.client.get_json("/api/v1/segments/1/counts");
     assert_eq!(
         (&counts["efforts"], &counts["athletes"]),
         (&json!(1), &json!(1))
@@ -361,22 +361,24 @@ fn bad_rows_are_dead_letters_with_reasons() {
         ("/api/v1/applications/8", 404, "unknown-application"),
         ("/api/v1/segments/1/counts?x=1", 400, "x"),
     ] {
-        let (got, body) = server.client.get(path);
-        assert_eq!(got, status, "{path}: {body}");
+        let (actual_status, body) = server.client.get(path);
+        assert_eq!(actual_status, status, "{path}: {body}");
         assert!(body.contains(word), "{path}: {body}");
     }
-    let empty = server.client.json("/api/v1/boards/segments/99?offset=5");
+    let empty = server
+        .client
+        .get_json("/api/v1/boards/segments/99?offset=5");
     assert_eq!(
         (&empty["total"], &empty["entries"]),
         (&json!(0), &json!([]))
     );
-    let past = server.client.json("/api/v1/boards/segments/1?offset=5");
+    let past = server.client.get_json("/api/v1/boards/segments/1?offset=5");
     assert_eq!((&past["total"], &past["entries"]), (&json!(1), &json!([])));
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story")]
-fn a_capacity_is_kept_under_many_requests() {
+#[expect(clippy::too_many_lines, reason = "one scenario")]
+fn many_requests_never_exceed_a_capacity() {
     const REQUESTS: usize = 200;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -403,7 +405,7 @@ fn a_capacity_is_kept_under_many_requests() {
     let server = Server::start(&data, &[]);
     let client = &server.client;
     let answers: Vec<(i64, u16, String)> = std::thread::scope(|scope| {
-        let asking: Vec<_> = (0..REQUESTS)
+        let threads: Vec<_> = (0..REQUESTS)
             .map(|n| {
                 let client = client.clone();
                 scope.spawn(move || {
@@ -415,14 +417,14 @@ fn a_capacity_is_kept_under_many_requests() {
                 })
             })
             .collect();
-        asking
+        threads
             .into_iter()
-            .map(|one| one.join().expect("an answer"))
+            .map(|thread| thread.join().expect("an answer"))
             .collect()
     });
-    let with = |status: u16| answers.iter().filter(|answer| answer.1 == status).count();
+    let count_status = |status: u16| answers.iter().filter(|answer| answer.1 == status).count();
     assert_eq!(
-        (with(201), with(200), with(403)),
+        (count_status(201), count_status(200), count_status(403)),
         (12, 3, 185),
         "{answers:?}"
     );
@@ -432,16 +434,15 @@ fn a_capacity_is_kept_under_many_requests() {
             assert!(text.contains("/problems/capacity-exceeded"), "{text}");
         }
     }
-    done(&data, &["speed", "--until-caught-up"]);
-    let shown = client.json("/api/v1/applications/7");
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    let shown = client.get_json("/api/v1/applications/7");
     assert_eq!(shown["connected_athletes"], 15, "{shown}");
     assert_eq!(shown["athlete_capacity"], 15, "{shown}");
     assert_eq!(
         (&shown["name"], &shown["owner"]),
         (&json!("Pacer"), &json!(42))
     );
-    // One athlete leaves, which frees one place. An athlete with several authorizations leaves
-    // completely.
+    // One athlete leaves, so one more can connect. All authorizations of the athlete are revoked.
     assert_eq!(
         client.delete("/api/v1/applications/7/authorizations/1").0,
         204
@@ -471,7 +472,7 @@ fn a_capacity_is_kept_under_many_requests() {
     ] {
         let output = run_with_input(&data, &["ingest", "applications", "-"], line.as_bytes());
         assert!(output.status.success());
-        let shown = client.json("/api/v1/applications/7");
+        let shown = client.get_json("/api/v1/applications/7");
         assert_eq!(shown["athlete_capacity"], capacity, "{shown}");
     }
     for body in [
@@ -493,9 +494,9 @@ fn a_capacity_is_kept_under_many_requests() {
         client.delete("/api/v1/applications/8/authorizations/1").0,
         404
     );
-    done(&data, &["speed", "--until-caught-up"]);
-    done(&data, &["batch", "run"]);
-    let list = client.json("/api/v1/applications");
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["batch", "run"]);
+    let list = client.get_json("/api/v1/applications");
     assert_eq!(list["applications"][0]["connected_athletes"], 15, "{list}");
     assert_eq!(
         list["applications"][0]["provenance"]["source"], "batch",

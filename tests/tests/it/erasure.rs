@@ -14,7 +14,7 @@ use stores::erasures::{Person, PersonKind, Suppressions};
 use stores::intake::append_dead_letters;
 use stores::log::FetchLimit;
 use stores::views::NewRows;
-use tests::process::{command, done, run};
+use tests::process::{command, run, run_ok};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
@@ -34,9 +34,9 @@ fn play(event: usize, listener: Option<i64>) -> String {
 
 /// Plays of both listeners and of anonymous ones.
 fn plays(from: usize, count: usize) -> Vec<String> {
-    let of = |event| [Some(ERASED), Some(OTHER), None][event % 3];
+    let listener_of = |event| [Some(ERASED), Some(OTHER), None][event % 3];
     (from..from + count)
-        .map(|event| play(event, of(event)))
+        .map(|event| play(event, listener_of(event)))
         .collect()
 }
 
@@ -70,34 +70,34 @@ async fn places_with(world: &World, id: i64) -> Vec<String> {
         .expect("a search");
     let places = findings.into_iter().flat_map(|(_, findings)| findings);
     places
-        .map(|one| format!("{}: {}", one.place, one.found))
+        .map(|finding| format!("{}: {}", finding.place, finding.found))
         .collect()
 }
 
-async fn send_request(served: &Served, path: &str) -> Value {
+async fn fetch_stats(served: &Served, path: &str) -> Value {
     let (client, path) = (served.client.clone(), format!("/api/v1/stats/plays/{path}"));
-    let answered = tokio::task::spawn_blocking(move || client.json(&path));
+    let answered = tokio::task::spawn_blocking(move || client.get_json(&path));
     answered.await.expect("an answer")
 }
 
 /// Totals of owners and tracks, which must not change.
 async fn owner_and_track_totals(served: &Served) -> Vec<Value> {
-    let mut owner_and_track_totals = Vec::new();
-    for of in [
+    let mut totals = Vec::new();
+    for filter in [
         "owner_id=7",
         "owner_id=8",
         "track_id=1",
         "track_id=2&country=DE",
     ] {
-        let answer = send_request(served, &format!("total?{of}&period=all")).await;
-        owner_and_track_totals.push(answer["count"].clone());
+        let answer = fetch_stats(served, &format!("total?{filter}&period=all")).await;
+        totals.push(answer["count"].clone());
     }
-    owner_and_track_totals
+    totals
 }
 
 async fn listener_total(served: &Served, id: i64) -> i64 {
     let path = format!("total?owner_id=7&listener_id={id}&period=all");
-    let answer = send_request(served, &path).await;
+    let answer = fetch_stats(served, &path).await;
     answer["count"].as_i64().expect("a count")
 }
 
@@ -117,9 +117,8 @@ pub(crate) async fn dead_letters(world: &World, source: Source) -> Vec<(String, 
             let fetched = fetched.expect("dead letters");
             next = fetched.next_offset;
             for value in fetched.records.values.iter().flatten() {
-                let new_dead_letter: DeadLetter =
-                    serde_json::from_slice(value).expect("a dead letter");
-                dead_letters.push((new_dead_letter.origin, new_dead_letter.raw));
+                let dead_letter: DeadLetter = serde_json::from_slice(value).expect("a dead letter");
+                dead_letters.push((dead_letter.origin, dead_letter.raw));
             }
         }
     }
@@ -135,7 +134,13 @@ pub(crate) fn findings(receipt: &Receipt) -> Vec<(&str, &str, u64)> {
     );
     let places = receipt.places.iter();
     places
-        .map(|one| (&*one.place, &*one.at, one.found))
+        .map(|receipt_entry| {
+            (
+                &*receipt_entry.place,
+                &*receipt_entry.at,
+                receipt_entry.found,
+            )
+        })
         .collect()
 }
 
@@ -143,8 +148,8 @@ pub(crate) fn findings(receipt: &Receipt) -> Vec<(&str, &str, u64)> {
 pub(crate) async fn search_all(world: &World, people: &[Person]) -> Vec<Vec<Finding>> {
     let eraser = world.eraser();
     let together = eraser.verify(people).await.expect("a search");
-    for (one, together) in people.iter().zip(&together) {
-        let alone = eraser.verify(&[*one]).await.expect("a search");
+    for (person, together) in people.iter().zip(&together) {
+        let alone = eraser.verify(&[*person]).await.expect("a search");
         assert_eq!(alone, std::slice::from_ref(together));
     }
     together.into_iter().map(|(_, findings)| findings).collect()
@@ -170,7 +175,7 @@ pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
         let Ok(bytes) = std::fs::read(&path) else {
             continue;
         };
-        let has = |form: &Vec<u8>| bytes.windows(form.len()).any(|one| one == &form[..]);
+        let has = |form: &Vec<u8>| bytes.windows(form.len()).any(|window| window == &form[..]);
         if forms.iter().any(has) {
             files.push(path.display().to_string());
         }
@@ -224,10 +229,10 @@ async fn copy_archive(world: &World) -> Vec<(String, bytes::Bytes)> {
     copy
 }
 
-async fn scene(world: World) {
+async fn check_erasure(world: World) {
     prepare(&world).await;
     let served = world.serve().await;
-    let before = owner_and_track_totals(&served).await;
+    let totals = owner_and_track_totals(&served).await;
     assert!(listener_total(&served, ERASED).await > 0);
     let findings = places_with(&world, ERASED).await;
     for place in [
@@ -238,7 +243,7 @@ async fn scene(world: World) {
         "results",
         "dead letters",
     ] {
-        let is_found = findings.iter().any(|one| one.starts_with(place));
+        let is_found = findings.iter().any(|finding| finding.starts_with(place));
         assert!(is_found, "{place} is not among {findings:?}");
     }
     let others = places_with(&world, OTHER).await;
@@ -265,13 +270,13 @@ async fn scene(world: World) {
             .expect("JSON")
             .contains(&ERASED.to_string())
     );
-    check_erased(&world, &served, &before).await;
+    check_erased(&world, &served, &totals).await;
     assert!(!places_with(&world, OTHER).await.is_empty(), "{others:?}");
     assert!(listener_total(&served, OTHER).await > 0);
 
     // Reads everything again from the beginning: lines, dead letters, lost live state.
     run_full(&world).await;
-    check_erased(&world, &served, &before).await;
+    check_erased(&world, &served, &totals).await;
     world.ingest(&plays(0, 150)).await;
     world
         .append_raw(0, &[play(999, Some(ERASED)).as_bytes()])
@@ -281,8 +286,8 @@ async fn scene(world: World) {
     assert_eq!(listener_total(&served, ERASED).await, 0);
     let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
-    let counted = owner_and_track_totals(&served).await;
-    check_erased(&world, &served, &counted).await;
+    let current_totals = owner_and_track_totals(&served).await;
+    check_erased(&world, &served, &current_totals).await;
 
     // The archive is restored from an earlier copy.
     for (path, bytes) in &copy {
@@ -294,7 +299,7 @@ async fn scene(world: World) {
             .expect("a file");
     }
     run_full(&world).await;
-    check_erased(&world, &served, &counted).await;
+    check_erased(&world, &served, &current_totals).await;
     served.end().await;
 }
 
@@ -307,10 +312,10 @@ async fn run_full(world: &World) {
 }
 
 /// The listener is in no place, and nothing else has changed.
-async fn check_erased(world: &World, served: &Served, before: &[Value]) {
+async fn check_erased(world: &World, served: &Served, totals: &[Value]) {
     assert_eq!(places_with(world, ERASED).await, Vec::<String>::new());
     assert_eq!(listener_total(served, ERASED).await, 0);
-    assert_eq!(owner_and_track_totals(served).await, before);
+    assert_eq!(owner_and_track_totals(served).await, totals);
     world
         .stores
         .data_folder
@@ -322,12 +327,12 @@ async fn check_erased(world: &World, served: &Served, before: &[Value]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_erased_listener_stays_erased() {
-    scene(World::new().await).await;
+    check_erasure(World::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_erased_listener_stays_erased_on_servers() {
-    scene(World::on_servers().await).await;
+    check_erasure(World::on_servers().await).await;
 }
 
 /// An erasure that is interrupted at any point resumes under the same number.
@@ -336,43 +341,43 @@ async fn an_interrupted_erasure_resumes() {
     let world = World::new().await;
     prepare(&world).await;
     let served = world.serve().await;
-    let before = owner_and_track_totals(&served).await;
+    let totals = owner_and_track_totals(&served).await;
     for wait_ms in [5, 60, 150, 300, 500, 700, 900, 1_200] {
         let request = EraseRequest::default();
         let stop = CancellationToken::new();
         let eraser = world.eraser();
         let people = [listener(ERASED)];
         let work = eraser.erase(&people, &request, &(), &stop);
-        let cut = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
+        let result = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
         assert_eq!(
             owner_and_track_totals(&served).await,
-            before,
+            totals,
             "after {wait_ms} ms"
         );
-        if let Ok(done) = cut {
-            let receipt = done.expect("an erasure").pop().expect("a receipt");
+        if let Ok(receipts) = result {
+            let receipt = receipts.expect("an erasure").pop().expect("a receipt");
             assert!(receipt.is_clean(), "{receipt:#?}");
             break;
         }
     }
     world.catch_up().await;
     let list = Suppressions::new(Arc::clone(&world.stores.erasures));
-    let all = list.all().await.expect("erasures");
+    let erasures = list.all().await.expect("erasures");
     let receipt = erase(&world, &EraseRequest::default()).await;
-    let finished = all
+    let finished = erasures
         .iter()
-        .filter(|one| one.finished_at_ms.is_some())
+        .filter(|erasure| erasure.finished_at_ms.is_some())
         .count() as u64;
     assert_eq!(receipt.number, 1 + finished);
     assert!(receipt.is_clean(), "{receipt:#?}");
-    check_erased(&world, &served, &before).await;
+    check_erased(&world, &served, &totals).await;
     served.end().await;
 }
 
 /// With the option to keep the log, the receipt says so, and results of the log still exclude the
 /// listener.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_can_be_kept() {
+async fn an_erasure_may_leave_the_log_unchanged() {
     let world = World::new().await;
     world.ingest(&plays(0, 60)).await;
     world.catch_up().await;
@@ -408,25 +413,25 @@ async fn unreadable_rows_hide_no_person() {
     let table = job.view();
     let page = scan_view(&world, table).await;
     let id = (ERASED.cast_unsigned() ^ (1 << 63)).to_be_bytes();
-    let (part, row) = (page.partitions.value(0), &[b"x", &id[..], b"yz"].concat());
+    let (partition, row) = (page.partitions.value(0), &[b"x", &id[..], b"yz"].concat());
     let rows = NewRows {
-        partitions: BinaryArray::from_iter_values([part]),
+        partitions: BinaryArray::from_iter_values([partition]),
         rows: BinaryArray::from_iter_values([row]),
         counts: Int64Array::from(vec![1]),
     };
-    let in_views = async |id| -> Vec<u64> {
+    let count_in_view = async |id| -> Vec<u64> {
         let findings = &search_all(&world, &[listener(id)]).await[0];
-        let findings = findings.iter().filter(|one| one.at == table);
-        findings.map(|one| one.found).collect()
+        let findings = findings.iter().filter(|finding| finding.at == table);
+        findings.map(|finding| finding.found).collect()
     };
-    let (of_erased, of_other) = (in_views(ERASED).await, in_views(OTHER).await);
+    let (of_erased, of_other) = (count_in_view(ERASED).await, count_in_view(OTHER).await);
     write_rows(&world, table, &rows).await;
-    assert_eq!(in_views(ERASED).await, [of_erased[0] + 1]);
-    assert_eq!(in_views(OTHER).await, of_other);
+    assert_eq!(count_in_view(ERASED).await, [of_erased[0] + 1]);
+    assert_eq!(count_in_view(OTHER).await, of_other);
     assert!(!findings(&erase(&world, &EraseRequest::default()).await).is_empty());
-    assert_eq!(in_views(ERASED).await, Vec::<u64>::new());
-    let left = search_all(&world, &[listener(ERASED)]).await;
-    assert!(left[0].is_empty(), "{left:#?}");
+    assert_eq!(count_in_view(ERASED).await, Vec::<u64>::new());
+    let remaining = search_all(&world, &[listener(ERASED)]).await;
+    assert!(remaining[0].is_empty(), "{remaining:#?}");
 }
 
 /// Each of several people has a receipt with their own findings; so has an unknown person.
@@ -434,24 +439,27 @@ async fn unreadable_rows_hide_no_person() {
 async fn several_listeners_have_separate_receipts() {
     let world = World::new().await;
     prepare(&world).await;
-    let more: Vec<String> = (500..505).map(|event| play(event, Some(OTHER))).collect();
-    world.ingest(&more).await;
+    let lines: Vec<String> = (500..505).map(|event| play(event, Some(OTHER))).collect();
+    world.ingest(&lines).await;
     let people = [ERASED, OTHER, 3].map(listener);
-    let before = search_all(&world, &people).await;
+    let expected = search_all(&world, &people).await;
     let log_count = |findings: &[Finding]| {
-        let log = findings.iter().find(|one| one.place == "log");
-        log.map_or(0, |one| one.found)
+        let log = findings.iter().find(|finding| finding.place == "log");
+        log.map_or(0, |finding| finding.found)
     };
     // Every third of 150 plays, and five more.
     assert_eq!(
-        before.iter().map(|one| log_count(one)).collect::<Vec<_>>(),
+        expected
+            .iter()
+            .map(|findings| log_count(findings))
+            .collect::<Vec<_>>(),
         [50, 55, 0]
     );
-    assert!(before[2].is_empty(), "{before:#?}");
+    assert!(expected[2].is_empty(), "{expected:#?}");
     // Plays that were not counted yet would stay in the log.
     world.catch_up().await;
-    let before = search_all(&world, &people).await;
-    assert_eq!(log_count(&before[1]), 55);
+    let expected = search_all(&world, &people).await;
+    assert_eq!(log_count(&expected[1]), 55);
     let receipts = erase_all(&world, &people, &EraseRequest::default()).await;
     assert_eq!(receipts.len(), people.len());
     let places_of = |findings: &[(&str, &str, u64)]| -> Vec<(String, String)> {
@@ -461,28 +469,30 @@ async fn several_listeners_have_separate_receipts() {
             .collect()
     };
     let all_places = places_of(&findings(&receipts[0]));
-    for ((number, receipt), before) in (1..).zip(&receipts).zip(&before) {
+    for ((number, receipt), expected) in (1..).zip(&receipts).zip(&expected) {
         assert_eq!(receipt.number, number);
         let findings = findings(receipt);
         assert_eq!(places_of(&findings), all_places, "each place, also where 0");
         let findings = findings.into_iter().filter(|(.., count)| *count > 0);
-        let before = before.iter().map(|one| (&*one.place, &*one.at, one.found));
-        assert_eq!(findings.collect::<Vec<_>>(), before.collect::<Vec<_>>());
+        let expected = expected
+            .iter()
+            .map(|finding| (&*finding.place, &*finding.at, finding.found));
+        assert_eq!(findings.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
-    let left = search_all(&world, &people).await;
-    assert!(left.iter().all(Vec::is_empty), "{left:#?}");
+    let remaining = search_all(&world, &people).await;
+    assert!(remaining.iter().all(Vec::is_empty), "{remaining:#?}");
 }
 
 /// Runs two concurrent erasures of different existing people; returns their numbers.
-async fn erase_at_once(world: &World) -> [u64; 2] {
+async fn erase_concurrently(world: &World) -> [u64; 2] {
     let request = EraseRequest::default();
-    let (one, other) = ([listener(ERASED)], [listener(OTHER)]);
-    let (one, other) = tokio::join!(
-        Box::pin(erase_all(world, &one, &request)),
-        Box::pin(erase_all(world, &other, &request)),
+    let (first, second) = ([listener(ERASED)], [listener(OTHER)]);
+    let (first, second) = tokio::join!(
+        Box::pin(erase_all(world, &first, &request)),
+        Box::pin(erase_all(world, &second, &request)),
     );
-    assert!(!findings(&one[0]).is_empty() && !findings(&other[0]).is_empty());
-    [one[0].number, other[0].number]
+    assert!(!findings(&first[0]).is_empty() && !findings(&second[0]).is_empty());
+    [first[0].number, second[0].number]
 }
 
 /// Two concurrent erasures in a source with a log and runs both complete.
@@ -491,17 +501,17 @@ async fn two_concurrent_erasures_both_complete() {
     let world = World::new().await;
     prepare(&world).await;
     let served = world.serve().await;
-    let before = owner_and_track_totals(&served).await;
+    let totals = owner_and_track_totals(&served).await;
     let origins = |dead_letters: Vec<(String, Vec<u8>)>| -> Vec<String> {
         dead_letters.into_iter().map(|(origin, _)| origin).collect()
     };
     let recorded = origins(dead_letters(&world, Source::Plays).await);
-    let numbers = erase_at_once(&world).await;
+    let numbers = erase_concurrently(&world).await;
     assert_ne!(numbers[0], numbers[1]);
     assert_eq!(origins(dead_letters(&world, Source::Plays).await), recorded);
     assert_eq!(places_with(&world, OTHER).await, Vec::<String>::new());
     assert_eq!(listener_total(&served, OTHER).await, 0);
-    check_erased(&world, &served, &before).await;
+    check_erased(&world, &served, &totals).await;
     served.end().await;
 }
 
@@ -514,21 +524,21 @@ async fn two_concurrent_erasures_duplicate_no_dead_letter() {
     let topic = Source::Plays.dead_letter_topic();
     log.ensure_topic(topic, 1).await.expect("a topic");
     for round in 1..=4 {
-        let of = |n: usize| DeadLetter {
+        let dead_letter = |n: usize| DeadLetter {
             source: "plays".to_owned(),
             reason: "not JSON".to_owned(),
             origin: format!("f{round}:{n}"),
             at_ms: NOW_MS,
             raw: format!("listener_id={}", [ERASED, OTHER, 3][n % 3]).into_bytes(),
         };
-        let new: Vec<DeadLetter> = (0..DEAD_LETTERS).map(of).collect();
+        let new: Vec<DeadLetter> = (0..DEAD_LETTERS).map(dead_letter).collect();
         let appended = append_dead_letters(log, Source::Plays, &new, NOW_MS).await;
         appended.expect("appending");
-        erase_at_once(&world).await;
+        erase_concurrently(&world).await;
         let dead_letters = dead_letters(&world, Source::Plays).await;
-        let left = dead_letters.iter().filter(|(_, raw)| !raw.is_empty());
+        let unredacted = dead_letters.iter().filter(|(_, raw)| !raw.is_empty());
         assert_eq!(
-            (dead_letters.len(), left.count()),
+            (dead_letters.len(), unredacted.count()),
             (round * DEAD_LETTERS, round * DEAD_LETTERS / 3)
         );
     }
@@ -541,10 +551,10 @@ async fn a_killed_command_resumes() {
     let data = folder.path();
     let input = data.join("plays.jsonl");
     std::fs::write(&input, plays(0, 3_000).join("\n")).expect("a file");
-    done(data, &["ingest", "plays", &input.display().to_string()]);
+    run_ok(data, &["ingest", "plays", &input.display().to_string()]);
     std::fs::remove_file(&input).expect("the file");
-    done(data, &["speed", "--source", "plays", "--until-caught-up"]);
-    done(data, &["batch", "run"]);
+    run_ok(data, &["speed", "--source", "plays", "--until-caught-up"]);
+    run_ok(data, &["batch", "run"]);
     let id = ERASED.to_string();
     let verify = || run(data, &["erase", "--listener", &id, "--verify"]);
     assert_eq!(verify().status.code(), Some(3));
@@ -566,14 +576,14 @@ async fn a_killed_command_resumes() {
         "ticket 5",
         "--json",
     ];
-    let receipts: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
+    let receipts: Value = serde_json::from_str(&run_ok(data, &args)).expect("JSON");
     assert!(receipts[0]["finished_at_ms"].is_i64(), "{receipts}");
-    let left = receipts[0]["places"].as_array().expect("places");
-    assert!(left.iter().all(|place| place["left"] == 0), "{receipts}");
-    let search_all = verify();
-    assert!(search_all.status.success(), "{search_all:?}");
-    let all = done(data, &["erase", "--list"]);
-    assert!(all.contains("listener") && !all.contains(&id), "{all}");
+    let places = receipts[0]["places"].as_array().expect("places");
+    assert!(places.iter().all(|place| place["left"] == 0), "{receipts}");
+    let output = verify();
+    assert!(output.status.success(), "{output:?}");
+    let list = run_ok(data, &["erase", "--list"]);
+    assert!(list.contains("listener") && !list.contains(&id), "{list}");
     assert_eq!(files_with(data, ERASED), Vec::<String>::new());
     assert_eq!(run(data, &["erase"]).status.code(), Some(2));
 }

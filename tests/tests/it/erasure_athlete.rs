@@ -16,7 +16,7 @@ use stores::erasures::{Attribution, Person, PersonKind, Suppressions};
 use stores::intake::{IntakeReport, ReprocessedIds, append_dead_letters};
 use stores::names::NamedKind;
 use tests::expected_boards::{BoardQuery, ExpectedEntities};
-use tests::process::{command, done, run};
+use tests::process::{command, run, run_ok};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
@@ -66,10 +66,10 @@ fn efforts(round: i64) -> Vec<String> {
 /// All other lines, by source.
 fn other_lines() -> Vec<(Source, Vec<String>)> {
     let applications = (1..=2).map(|id| {
-        let room = OTHER_ATHLETES + 2;
-        json!({"id": id, "name": "Ride", "owner": 1, "athlete_capacity": room})
+        let capacity = OTHER_ATHLETES + 2;
+        json!({"id": id, "name": "Ride", "owner": 1, "athlete_capacity": capacity})
     });
-    let of = |line: fn(i64) -> Value| -> Vec<String> {
+    let lines_of = |line: fn(i64) -> Value| -> Vec<String> {
         all_athletes()
             .into_iter()
             .map(|id| line(id).to_string())
@@ -88,15 +88,15 @@ fn other_lines() -> Vec<(Source, Vec<String>)> {
         ),
         (
             Source::Athletes,
-            of(|id| json!({"id": id, "gender": "F", "name": "A", "birth_year": 1990})),
+            lines_of(|id| json!({"id": id, "gender": "F", "name": "A", "birth_year": 1990})),
         ),
         (
             Source::Clubs,
-            of(|id| json!({"club_id": 5, "athlete_id": id})),
+            lines_of(|id| json!({"club_id": 5, "athlete_id": id})),
         ),
         (
             Source::Follows,
-            of(
+            lines_of(
                 |id| json!({"follower_id": if id == ERASED { OTHER } else { ERASED }, "followed_id": id}),
             ),
         ),
@@ -109,7 +109,7 @@ fn other_lines() -> Vec<(Source, Vec<String>)> {
 
 /// The expected results of all other athletes' lines.
 fn expected_state(rounds: i64) -> ExpectedEntities {
-    let mut expected_state = ExpectedEntities::default();
+    let mut expected = ExpectedEntities::default();
     let efforts = (1..=rounds).map(|round| (Source::Efforts, efforts(round)));
     let lines = other_lines().into_iter().chain(efforts);
     for (source, lines) in lines.filter(|(source, _)| *source != Source::Applications) {
@@ -117,19 +117,19 @@ fn expected_state(rounds: i64) -> ExpectedEntities {
             .iter()
             .filter(|line| !line.contains(&ERASED.to_string()))
         {
-            assert!(expected_state.apply_line(source.name(), line), "{line}");
+            assert!(expected.apply_line(source.name(), line), "{line}");
         }
     }
-    expected_state
+    expected
 }
 
-async fn caught_up(world: &World) {
+async fn catch_up(world: &World) {
     for source in SOURCES {
         world.catch_up_on(source).await;
     }
 }
 
-async fn published(world: &World, request: &RunRequest) {
+async fn run_batches(world: &World, request: &RunRequest) {
     for source in SOURCES {
         world.run_on(source, request).await.expect("a run");
     }
@@ -170,20 +170,20 @@ async fn prepare(world: &World) {
         world.ingest_into(source, &lines).await;
     }
     world.ingest_into(Source::Efforts, &efforts(1)).await;
-    caught_up(world).await;
-    published(world, &RunRequest::default()).await;
+    catch_up(world).await;
+    run_batches(world, &RunRequest::default()).await;
     world.clock.set_ms(NOW_MS + 86_400_000);
     world.ingest_into(Source::Efforts, &efforts(2)).await;
-    caught_up(world).await;
-    published(world, &RunRequest::default()).await;
+    catch_up(world).await;
+    run_batches(world, &RunRequest::default()).await;
     world.ingest_into(Source::Efforts, &efforts(3)).await;
-    caught_up(world).await;
+    catch_up(world).await;
     dead_letter_lines(world).await;
 }
 
-async fn erased(world: &World, request: &EraseRequest) -> Receipt {
-    let mut erased = erase_while_counting(world, &[athlete(ERASED)], request).await;
-    erased.pop().expect("a receipt")
+async fn erase(world: &World, request: &EraseRequest) -> Receipt {
+    let mut receipts = erase_while_counting(world, &[athlete(ERASED)], request).await;
+    receipts.pop().expect("a receipt")
 }
 
 /// Erases while the speed layer runs.
@@ -196,28 +196,28 @@ async fn erase_while_counting(
     let efforts = world.speed_of(Source::Efforts).await;
     let authorizations = world.speed_of(Source::Authorizations).await;
     let counting = async {
-        let (one, other) = tokio::join!(
+        let (counted_efforts, counted_authorizations) = tokio::join!(
             efforts.run(false, end.clone()),
             authorizations.run(false, end.clone())
         );
-        one.expect("counting efforts");
-        other.expect("counting authorizations");
+        counted_efforts.expect("counting efforts");
+        counted_authorizations.expect("counting authorizations");
     };
     let erasing = async {
-        let erased = erase_all(world, people, request).await;
+        let receipts = erase_all(world, people, request).await;
         end.cancel();
-        erased
+        receipts
     };
     tokio::join!(Box::pin(erasing), Box::pin(counting)).0
 }
 
 /// The places that contain the id of a person.
-async fn places(world: &World, id: i64) -> Vec<String> {
+async fn list_places(world: &World, id: i64) -> Vec<String> {
     let findings = world.eraser().verify(&[athlete(id)]).await;
     let findings = findings.expect("a search").into_iter();
-    let places = findings.flat_map(|(_, findings)| findings);
-    places
-        .map(|one| format!("{} {}: {}", one.place, one.at, one.found))
+    let findings = findings.flat_map(|(_, findings)| findings);
+    findings
+        .map(|finding| format!("{} {}: {}", finding.place, finding.at, finding.found))
         .collect()
 }
 
@@ -236,27 +236,27 @@ fn board_query(segment: i64, board: &str, window: &str) -> BoardQuery {
 async fn check_others(served: &Served, expected_state: &ExpectedEntities) {
     for segment in 1..=SEGMENTS {
         for (board, window) in [("overall", "all"), ("gender:F", "all"), ("overall", "year")] {
-            let board_query = board_query(segment, board, window);
+            let query = board_query(segment, board, window);
             let in_club = BoardQuery {
                 club: Some(5),
-                ..board_query.clone()
+                ..query.clone()
             };
-            for board_query in [board_query, in_club] {
+            for query in [query, in_club] {
                 let path = format!(
                     "/api/v1/boards/segments/{segment}?{}&limit=100",
-                    board_query.query()
+                    query.query()
                 );
-                let answer = served.client.ask(&path).await;
+                let answer = served.client.fetch_json(&path).await;
                 assert_eq!(
                     answer["entries"],
-                    json!(expected_state.board(&board_query)),
+                    json!(expected_state.board(&query)),
                     "{path}"
                 );
                 assert_eq!(answer["provenance"]["complete"], true, "{path}: {answer}");
             }
         }
         let path = format!("/api/v1/segments/{segment}/counts");
-        let counts = served.client.ask(&path).await;
+        let counts = served.client.fetch_json(&path).await;
         let (efforts, athletes) = expected_state.counts(segment);
         assert_eq!(
             (&counts["efforts"], &counts["athletes"]),
@@ -265,23 +265,23 @@ async fn check_others(served: &Served, expected_state: &ExpectedEntities) {
     }
     let answer = served
         .client
-        .ask("/api/v1/boards/applications/1?limit=1")
+        .fetch_json("/api/v1/boards/applications/1?limit=1")
         .await;
     assert_eq!(answer["total"], expected_state.connected(1), "{answer}");
-    let one = served.client.ask("/api/v1/applications/1").await;
+    let application = served.client.fetch_json("/api/v1/applications/1").await;
     assert_eq!(
-        one["connected_athletes"],
+        application["connected_athletes"],
         expected_state.connected(1),
-        "{one}"
+        "{application}"
     );
     let path = format!("/api/v1/athletes/{ERASED}/achievements");
-    let achieved = served.client.ask(&path).await;
+    let achieved = served.client.fetch_json(&path).await;
     assert_eq!(achieved["achievements"], json!([]), "{achieved}");
 }
 
 /// The athlete is in no place, and all others have their expected ranks.
 async fn check_erased(world: &World, served: &Served, expected_state: &ExpectedEntities) {
-    assert_eq!(places(world, ERASED).await, Vec::<String>::new());
+    assert_eq!(list_places(world, ERASED).await, Vec::<String>::new());
     check_others(served, expected_state).await;
     world
         .stores
@@ -312,11 +312,9 @@ async fn ingest_again(world: &World) {
         .chain([(Source::Efforts, efforts(3))]);
     for (source, lines) in lines {
         let ingested = world.ingest_into(source, &lines).await;
-        let of_erased = lines
-            .iter()
-            .filter(|line| line.contains(&ERASED.to_string()));
-        let of_erased = of_erased.count() as u64;
-        assert_eq!(ingested.erased, of_erased, "{source}");
+        let is_erased = |line: &&String| line.contains(&ERASED.to_string());
+        let erased_count = lines.iter().filter(is_erased).count() as u64;
+        assert_eq!(ingested.erased, erased_count, "{source}");
         assert_eq!(
             ingested.accepted + ingested.erased,
             lines.len() as u64,
@@ -326,11 +324,11 @@ async fn ingest_again(world: &World) {
     }
 }
 
-async fn scene(mut world: World) {
+async fn check_erasure(mut world: World) {
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
     prepare(&world).await;
     let served = world.serve().await;
-    let mut before_erasure = vec![
+    let mut places_before = vec![
         "canonical rows",
         "log",
         "live state",
@@ -342,16 +340,16 @@ async fn scene(mut world: World) {
     ];
     if world.stores.live.board_cache().is_some() {
         fill(&world, &served.client, "/api/v1/boards/segments/1?limit=5").await;
-        before_erasure.push("cached boards");
+        places_before.push("cached boards");
     }
-    let findings: BTreeSet<String> = places(&world, ERASED).await.into_iter().collect();
-    for place in before_erasure {
-        let is_found = findings.iter().any(|one| one.starts_with(place));
+    let findings: BTreeSet<String> = list_places(&world, ERASED).await.into_iter().collect();
+    for place in places_before {
+        let is_found = findings.iter().any(|finding| finding.starts_with(place));
         assert!(is_found, "{place} is not among {findings:?}");
     }
     let copy = copy_archive(&world).await;
     let expected_state = expected_state(3);
-    let receipt = erased(&world, &EraseRequest::default()).await;
+    let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(
         receipt.is_clean() && receipt.finished_at_ms.is_some(),
         "{receipt:#?}"
@@ -359,8 +357,8 @@ async fn scene(mut world: World) {
     let text = serde_json::to_string(&receipt).expect("JSON");
     assert!(!text.contains(&ERASED.to_string()), "{text}");
     check_erased(&world, &served, &expected_state).await;
-    assert!(!places(&world, OTHER).await.is_empty());
-    // The freed place is available to any other athlete.
+    assert!(!list_places(&world, OTHER).await.is_empty());
+    // The erased athlete cannot connect again.
     let (status, answer) = connect(&served, ERASED).await;
     assert!(
         status == 409 && answer.contains("athlete-erased"),
@@ -372,14 +370,14 @@ async fn scene(mut world: World) {
         full: true,
         ..RunRequest::default()
     };
-    published(&world, &full).await;
+    run_batches(&world, &full).await;
     check_erased(&world, &served, &expected_state).await;
     ingest_again(&world).await;
-    caught_up(&world).await;
+    catch_up(&world).await;
     check_erased(&world, &served, &expected_state).await;
     world.delete_live_state();
-    caught_up(&world).await;
-    published(&world, &full).await;
+    catch_up(&world).await;
+    run_batches(&world, &full).await;
     check_erased(&world, &served, &expected_state).await;
 
     // Restores old files, and writes rows without the erasure list.
@@ -391,20 +389,20 @@ async fn scene(mut world: World) {
             .await
             .expect("a file");
     }
-    assert!(!places(&world, ERASED).await.is_empty());
-    published(&world, &full).await;
+    assert!(!list_places(&world, ERASED).await.is_empty());
+    run_batches(&world, &full).await;
     check_erased(&world, &served, &expected_state).await;
     served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_erased_athlete_stays_erased() {
-    Box::pin(scene(World::new().await)).await;
+    Box::pin(check_erasure(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_erased_athlete_stays_erased_on_servers() {
-    Box::pin(scene(World::on_servers().await)).await;
+    Box::pin(check_erasure(World::on_servers().await)).await;
 }
 
 /// The erased athlete is not found by name, and does not keep others from being found.
@@ -413,13 +411,15 @@ async fn check_names(world: &World) {
     let names = (1..=5).map(|id| json!({"id": id, "name": format!("Lee {id}")}).to_string());
     let lines: Vec<String> = names.collect();
     world.ingest_into(Source::Athletes, &lines).await;
-    let erased = Suppressions::new(Arc::clone(&world.stores.erasures));
+    let suppressions = Suppressions::new(Arc::clone(&world.stores.erasures));
     for id in [1, 2, 3] {
         let person = Person {
             kind: PersonKind::Athlete,
             id,
         };
-        let started = erased.begin(person, &Attribution::default(), NOW_MS).await;
+        let started = suppressions
+            .begin(person, &Attribution::default(), NOW_MS)
+            .await;
         started.expect("an erasure");
     }
     for (limit, expected) in [(1, &[4][..]), (2, &[4, 5]), (9, &[4, 5])] {
@@ -451,18 +451,20 @@ async fn an_interrupted_erasure_of_an_athlete_resumes() {
     let served = world.serve().await;
     for wait_ms in [5, 60, 150, 300, 600, 1_000] {
         let request = EraseRequest::default();
-        let work = Box::pin(erased(&world, &request));
-        let cut = tokio::time::timeout(Duration::from_millis(wait_ms), work).await;
-        if let Ok(receipt) = cut {
+        let work = Box::pin(erase(&world, &request));
+        let result = tokio::time::timeout(Duration::from_millis(wait_ms), work).await;
+        if let Ok(receipt) = result {
             assert!(receipt.is_clean(), "{receipt:#?}");
             break;
         }
     }
     let list = Suppressions::new(Arc::clone(&world.stores.erasures));
-    let all = list.all().await.expect("erasures");
-    let finished = all.iter().filter(|one| one.finished_at_ms.is_some());
+    let erasures = list.all().await.expect("erasures");
+    let finished = erasures
+        .iter()
+        .filter(|erasure| erasure.finished_at_ms.is_some());
     let finished = finished.count() as u64;
-    let receipt = erased(&world, &EraseRequest::default()).await;
+    let receipt = erase(&world, &EraseRequest::default()).await;
     assert_eq!(receipt.number, 1 + finished);
     assert!(receipt.is_clean(), "{receipt:#?}");
     check_erased(&world, &served, &expected_state(3)).await;
@@ -475,10 +477,10 @@ async fn rows_that_an_app_writes_are_not_read() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
     prepare(&world).await;
-    erased(&world, &EraseRequest::default()).await;
+    erase(&world, &EraseRequest::default()).await;
     // Another process, without the erasure list.
     let folder = stores::embedded::DataFolder::open(world.path()).expect("a folder");
-    let plain = folder.entities().await.expect("the rows");
+    let unfiltered = folder.entities().await.expect("the rows");
     let mut groups = BTreeSet::new();
     for (source, lines) in [
         (Source::Efforts, efforts(4)),
@@ -492,34 +494,34 @@ async fn rows_that_an_app_writes_are_not_read() {
             .filter(|line| line.contains(&ERASED.to_string()));
         let rows = rows.map(|line| parse(source, line.as_bytes()).expect("a row"));
         let rows: Vec<_> = rows.collect();
-        let applied = stores::entities::EntityWrite::apply(&plain, &rows, NOW_MS).await;
+        let applied = stores::entities::EntityWrite::apply(&unfiltered, &rows, NOW_MS).await;
         assert!(!applied.expect("applying").notifications.is_empty());
         groups.insert(source);
     }
-    let before = places(&world, ERASED).await;
+    let before = list_places(&world, ERASED).await;
     assert!(
         before
             .iter()
-            .any(|one| one.starts_with("canonical rows efforts")),
+            .any(|finding| finding.starts_with("canonical rows efforts")),
         "{before:?}"
     );
     let served = world.serve().await;
     // The speed layer publishes and processes the outbox.
-    caught_up(&world).await;
+    catch_up(&world).await;
     check_others(&served, &expected_state(3)).await;
-    let after = places(&world, ERASED).await;
+    let after = list_places(&world, ERASED).await;
     assert!(
         !after
             .iter()
-            .any(|one| one.starts_with("canonical rows efforts")),
+            .any(|finding| finding.starts_with("canonical rows efforts")),
         "{after:?}"
     );
     assert!(
         !after
             .iter()
-            .any(|one| one.starts_with("canonical rows authorizations"))
+            .any(|finding| finding.starts_with("canonical rows authorizations"))
     );
-    let receipt = erased(&world, &EraseRequest::default()).await;
+    let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
     check_erased(&world, &served, &expected_state(3)).await;
     served.end().await;
@@ -539,63 +541,66 @@ async fn several_athletes_have_separate_receipts() {
         Person { kind, id: ERASED },
         athlete(77),
     ];
-    let before = search_all(&world, &people).await;
-    assert!(before[0].len() > 5 && before[1].len() > 5, "{before:#?}");
-    assert_ne!(before[0], before[1], "one follows everybody");
-    assert!(before[2..].iter().all(Vec::is_empty), "{before:#?}");
+    let expected = search_all(&world, &people).await;
+    assert!(
+        expected[0].len() > 5 && expected[1].len() > 5,
+        "{expected:#?}"
+    );
+    assert_ne!(expected[0], expected[1], "one follows everybody");
+    assert!(expected[2..].iter().all(Vec::is_empty), "{expected:#?}");
     let receipts = erase_while_counting(&world, &people, &EraseRequest::default()).await;
-    for ((person, receipt), before) in people.iter().zip(&receipts).zip(&before) {
+    for ((person, receipt), expected) in people.iter().zip(&receipts).zip(&expected) {
         assert_eq!(receipt.kind, person.kind);
         let findings = findings(receipt);
-        for one in before {
-            let wanted = (&*one.place, &*one.at);
+        for finding in expected {
+            let place_and_detail = (&*finding.place, &*finding.at);
             let receipt_entry = findings
                 .iter()
-                .find(|(place, at, _)| (*place, *at) == wanted);
+                .find(|(place, at, _)| (*place, *at) == place_and_detail);
             // During the erasure, its own notifications enter the log.
-            let is_enough = receipt_entry.is_some_and(|(.., count)| *count >= one.found);
-            assert!(is_enough, "{one:?} of {receipt:#?}");
+            let is_enough = receipt_entry.is_some_and(|(.., count)| *count >= finding.found);
+            assert!(is_enough, "{finding:?} of {receipt:#?}");
         }
-        let had: u64 = findings.iter().map(|(.., count)| count).sum();
-        assert_eq!(had > 0, !before.is_empty(), "{receipt:#?}");
+        let total: u64 = findings.iter().map(|(.., count)| count).sum();
+        assert_eq!(total > 0, !expected.is_empty(), "{receipt:#?}");
     }
-    let left = search_all(&world, &people).await;
-    assert!(left.iter().all(Vec::is_empty), "{left:#?}");
+    let remaining = search_all(&world, &people).await;
+    assert!(remaining.iter().all(Vec::is_empty), "{remaining:#?}");
 }
 
 /// Two concurrent erasures rewrite dead letters of sources without runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_concurrent_athlete_erasures_duplicate_no_dead_letter() {
-    const OF: [Source; 2] = [Source::Clubs, Source::Efforts];
+    const SOURCES_OF_DEAD_LETTERS: [Source; 2] = [Source::Clubs, Source::Efforts];
     const DEAD_LETTERS: usize = 300;
     let world = World::new().await;
     let log = &*world.stores.log;
-    for source in OF {
+    for source in SOURCES_OF_DEAD_LETTERS {
         let topic = source.dead_letter_topic();
         log.ensure_topic(topic, 1).await.expect("a topic");
-        let of = |n: usize| DeadLetter {
+        let dead_letter = |n: usize| DeadLetter {
             source: source.name().to_owned(),
             reason: "a field is missing".to_owned(),
             origin: format!("f:{n}"),
             at_ms: NOW_MS,
             raw: format!(r#"{{"athlete_id":{}}}"#, [ERASED, OTHER, 3][n % 3]).into_bytes(),
         };
-        let new: Vec<DeadLetter> = (0..DEAD_LETTERS).map(of).collect();
+        let new: Vec<DeadLetter> = (0..DEAD_LETTERS).map(dead_letter).collect();
         let appended = append_dead_letters(log, source, &new, NOW_MS).await;
         appended.expect("appending");
     }
     let request = EraseRequest::default();
-    let (one, other) = ([athlete(ERASED)], [athlete(OTHER)]);
-    let (one, other) = tokio::join!(
-        Box::pin(erase_all(&world, &one, &request)),
-        Box::pin(erase_all(&world, &other, &request)),
+    let (first, second) = ([athlete(ERASED)], [athlete(OTHER)]);
+    let (first, second) = tokio::join!(
+        Box::pin(erase_all(&world, &first, &request)),
+        Box::pin(erase_all(&world, &second, &request)),
     );
-    assert!(!findings(&one[0]).is_empty() && !findings(&other[0]).is_empty());
-    for source in OF {
+    assert!(!findings(&first[0]).is_empty() && !findings(&second[0]).is_empty());
+    for source in SOURCES_OF_DEAD_LETTERS {
         let dead_letters = dead_letters(&world, source).await;
-        let left = dead_letters.iter().filter(|(_, raw)| !raw.is_empty());
+        let unredacted = dead_letters.iter().filter(|(_, raw)| !raw.is_empty());
         assert_eq!(
-            (dead_letters.len(), left.count()),
+            (dead_letters.len(), unredacted.count()),
             (DEAD_LETTERS, DEAD_LETTERS / 3)
         );
     }
@@ -621,10 +626,10 @@ async fn reprocess_all(world: &World, source: Source) -> IntakeReport {
 
 /// Valid lines of the athlete, by source: ingesting them would bring the athlete back.
 fn good_lines() -> Vec<(Source, Vec<String>)> {
-    let all = other_lines()
+    let lines_by_source = other_lines()
         .into_iter()
         .chain([(Source::Efforts, efforts(4))]);
-    let of_erased = all.map(|(source, mut lines)| {
+    let of_erased = lines_by_source.map(|(source, mut lines)| {
         lines.retain(|line| line.contains(&ERASED.to_string()));
         (source, lines)
     });
@@ -659,45 +664,47 @@ async fn reprocessed_dead_letters_bring_no_athlete_back() {
     prepare(&world).await;
     dead_letter_good_lines(&world).await;
     let served = world.serve().await;
-    let receipt = erased(&world, &EraseRequest::default()).await;
+    let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     for (source, _) in good_lines() {
         let ingested = reprocess_all(&world, source).await;
         assert_eq!((ingested.accepted, ingested.erased), (0, 0), "{source}");
     }
-    caught_up(&world).await;
+    catch_up(&world).await;
     check_erased(&world, &served, &expected_state(3)).await;
 
     dead_letter_good_lines(&world).await;
     for (source, lines) in good_lines() {
         let ingested = reprocess_all(&world, source).await;
-        let erased = lines.len() as u64;
+        let erased_count = lines.len() as u64;
         assert_eq!(
             (ingested.accepted, ingested.erased),
-            (0, erased),
+            (0, erased_count),
             "{source}"
         );
     }
     for source in SOURCES {
-        let group_notification = Group {
+        let notification = Group {
             key: 1,
             member: ERASED,
         };
-        let group_notification = group_notification.notification(source);
+        let notification = notification.notification(source);
         let intake = world.intake(source).await;
-        let lines = std::iter::once((1, group_notification.as_slice()));
+        let lines = std::iter::once((1, notification.as_slice()));
         let checked = intake.check_notifications(lines, &*world.stores.schemas);
         let checked = checked.await.expect("checking it");
         let ingested = intake.reprocess(checked).await.expect("reprocessing it");
         assert_eq!((ingested.accepted, ingested.erased), (0, 1), "{source}");
     }
-    caught_up(&world).await;
-    published(&world, &RunRequest::default()).await;
+    catch_up(&world).await;
+    run_batches(&world, &RunRequest::default()).await;
     check_others(&served, &expected_state(3)).await;
-    let left = places(&world, ERASED).await;
-    let only_letters = left.iter().all(|one| one.starts_with("dead letters"));
-    assert!(only_letters && !left.is_empty(), "{left:?}");
-    let receipt = erased(&world, &EraseRequest::default()).await;
+    let findings = list_places(&world, ERASED).await;
+    let only_letters = findings
+        .iter()
+        .all(|finding| finding.starts_with("dead letters"));
+    assert!(only_letters && !findings.is_empty(), "{findings:?}");
+    let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
     check_erased(&world, &served, &expected_state(3)).await;
     served.end().await;
@@ -708,27 +715,31 @@ async fn connect(served: &Served, id: i64) -> (u16, String) {
     let client = served.client.clone();
     let body = json!({"athlete_id": id}).to_string();
     let path = "/api/v1/applications/1/authorizations";
-    let board_query = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes()));
-    board_query.await.expect("asking")
+    let response = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes()));
+    response.await.expect("a response")
 }
 
-/// The place of the erased athlete is free for exactly one other.
+/// Exactly one other athlete can use the capacity that the erasure freed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_freed_place_is_available_once() {
+async fn the_freed_capacity_is_available_once() {
     let mut world = World::new().await;
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
     prepare(&world).await;
     let served = world.serve().await;
-    let room = OTHER_ATHLETES + 2;
+    let capacity = OTHER_ATHLETES + 2;
     let (status, answer) = connect(&served, 901).await;
     assert!(
         status == 403 && answer.contains("capacity-exceeded"),
         "{answer}"
     );
-    let receipt = erased(&world, &EraseRequest::default()).await;
+    let receipt = erase(&world, &EraseRequest::default()).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
-    let one = served.client.ask("/api/v1/applications/1").await;
-    assert_eq!(one["connected_athletes"], room - 1, "{one}");
+    let application = served.client.fetch_json("/api/v1/applications/1").await;
+    assert_eq!(
+        application["connected_athletes"],
+        capacity - 1,
+        "{application}"
+    );
     let (status, answer) = connect(&served, ERASED).await;
     assert_eq!(status, 409, "{answer}");
     let (status, answer) = connect(&served, 902).await;
@@ -738,14 +749,14 @@ async fn the_freed_place_is_available_once() {
         status == 403 && answer.contains("capacity-exceeded"),
         "{answer}"
     );
-    caught_up(&world).await;
-    published(&world, &RunRequest::default()).await;
-    let one = served.client.ask("/api/v1/applications/1").await;
-    assert_eq!(one["connected_athletes"], room, "{one}");
+    catch_up(&world).await;
+    run_batches(&world, &RunRequest::default()).await;
+    let application = served.client.fetch_json("/api/v1/applications/1").await;
+    assert_eq!(application["connected_athletes"], capacity, "{application}");
     let path = "/api/v1/boards/applications/1?limit=1";
-    let board = served.client.ask(path).await;
-    assert_eq!(board["total"], room, "{board}");
-    assert_eq!(places(&world, ERASED).await, Vec::<String>::new());
+    let board = served.client.fetch_json(path).await;
+    assert_eq!(board["total"], capacity, "{board}");
+    assert_eq!(list_places(&world, ERASED).await, Vec::<String>::new());
     served.end().await;
 }
 
@@ -758,22 +769,22 @@ async fn the_command_erases_an_athlete() {
     let of_efforts = [(Source::Efforts, efforts(1)), (Source::Efforts, efforts(2))];
     for (source, lines) in other_lines().into_iter().chain(of_efforts) {
         std::fs::write(&input, lines.join("\n")).expect("a file");
-        done(
+        run_ok(
             data,
             &["ingest", source.name(), &input.display().to_string()],
         );
     }
     std::fs::remove_file(&input).expect("the file");
-    let caught_up = || {
+    let catch_up = || {
         for source in SOURCES {
-            done(
+            run_ok(
                 data,
                 &["speed", "--source", source.name(), "--until-caught-up"],
             );
         }
     };
-    caught_up();
-    done(data, &["batch", "run"]);
+    catch_up();
+    run_ok(data, &["batch", "run"]);
     let id = ERASED.to_string();
     let verify = || run(data, &["erase", "--athlete", &id, "--verify"]);
     assert_eq!(verify().status.code(), Some(3));
@@ -787,13 +798,13 @@ async fn the_command_erases_an_athlete() {
     }
     // Data that waits for the speed layer remains, and the receipt says so.
     drop(run(data, &["erase", "--athlete", &id]));
-    caught_up();
+    catch_up();
     let args = ["erase", "--athlete", &id, "--by", "desk", "--json"];
-    let receipts: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
+    let receipts: Value = serde_json::from_str(&run_ok(data, &args)).expect("JSON");
     assert!(receipts[0]["finished_at_ms"].is_i64(), "{receipts}");
-    let search_all = verify();
-    assert!(search_all.status.success(), "{search_all:?}");
-    let all = done(data, &["erase", "--list"]);
-    assert!(all.contains("athlete") && !all.contains(&id), "{all}");
+    let output = verify();
+    assert!(output.status.success(), "{output:?}");
+    let list = run_ok(data, &["erase", "--list"]);
+    assert!(list.contains("athlete") && !list.contains(&id), "{list}");
     assert_eq!(files_with(data, ERASED), Vec::<String>::new());
 }

@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tests::play_queries::{BAD_LINES, PlayGenerator};
-use tests::process::{Server, binary, command, done, run, run_with_input};
+use tests::process::{Server, binary, command, run, run_ok, run_with_input};
 
-/// The message of a failed command, which must be one line and no panic.
-fn complaint(output: &Output, status: i32) -> String {
+/// Returns the error message of a failed command, which must be a single line and no panic.
+fn error_line(output: &Output, status: i32) -> String {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{message}");
     assert!(!message.contains("panicked"), "{message}");
@@ -23,7 +23,7 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_ingested() {
     let data = folder.path();
     let good =
         r#"{"event_id":"a","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#;
-    let strange = [
+    let invalid = [
         r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-13-01T00:00:00Z"}"#,
         r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00"}"#,
         r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":1772323200}"#,
@@ -37,12 +37,12 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_ingested() {
     lines.extend(
         BAD_LINES
             .iter()
-            .chain(&strange)
+            .chain(&invalid)
             .map(|line| (*line).to_owned()),
     );
     let nested = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     lines.push(nested);
-    let bad = lines.len() - 2;
+    let bad_count = lines.len() - 2;
     let output = run_with_input(
         data,
         &["ingest", "plays", "-", "--json"],
@@ -57,19 +57,21 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_ingested() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(
         (&report["accepted"], &report["rejected"]),
-        (&json!(1), &json!(bad)),
+        (&json!(1), &json!(bad_count)),
         "{report}"
     );
     let dead_letters: Value =
-        serde_json::from_str(&done(data, &["dead-letters", "list", "--json"])).expect("JSON");
+        serde_json::from_str(&run_ok(data, &["dead-letters", "list", "--json"])).expect("JSON");
     let text = dead_letters.to_string();
     for reason in ["amount", "country", "kind", "owner_id", "track_id", "at"] {
         assert!(text.contains(reason), "{reason}: {text}");
     }
-    done(data, &["dead-letters", "replay"]);
-    done(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["dead-letters", "replay"]);
+    run_ok(data, &["speed", "--until-caught-up"]);
     let server = Server::start(data, &[]);
-    let answer = server.client.json("/api/v1/stats/plays/total?owner_id=1");
+    let answer = server
+        .client
+        .get_json("/api/v1/stats/plays/total?owner_id=1");
     assert_eq!(answer["count"], 1);
     let (status, body) = server
         .client
@@ -82,27 +84,29 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_ingested() {
 }
 
 #[test]
-fn empty_and_missing_files() {
+fn empty_files_are_accepted_and_missing_ones_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let empty = folder.path().join("empty.jsonl");
     std::fs::write(&empty, "").expect("a file");
-    done(&data, &["ingest", "plays", &empty.to_string_lossy()]);
-    let message = complaint(&run(&data, &["ingest", "plays", "/nowhere/plays.jsonl"]), 1);
+    run_ok(&data, &["ingest", "plays", &empty.to_string_lossy()]);
+    let message = error_line(&run(&data, &["ingest", "plays", "/nowhere/plays.jsonl"]), 1);
     assert!(message.contains("/nowhere/plays.jsonl"), "{message}");
-    complaint(&run(&data, &["ingest", "songs", "-"]), 2);
+    error_line(&run(&data, &["ingest", "songs", "-"]), 2);
     let parquet = folder.path().join("not.parquet");
     std::fs::write(&parquet, "PAR1 but not really").expect("a file");
-    let message = complaint(
+    let message = error_line(
         &run(&data, &["ingest", "plays", &parquet.to_string_lossy()]),
         1,
     );
     assert!(message.contains("not.parquet"), "{message}");
     // A batch run and requests work with an empty log.
-    done(&data, &["speed", "--until-caught-up"]);
-    done(&data, &["batch", "run"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["batch", "run"]);
     let server = Server::start(&data, &[]);
-    let answer = server.client.json("/api/v1/stats/plays/total?owner_id=1");
+    let answer = server
+        .client
+        .get_json("/api/v1/stats/plays/total?owner_id=1");
     assert_eq!(
         (&answer["count"], &answer["provenance"]["source"]),
         (&json!(0), &json!("batch"))
@@ -111,16 +115,16 @@ fn empty_and_missing_files() {
 
 /// Every command that would continue without the lost data names it.
 #[test]
-fn a_lost_log_and_a_lost_archive_file_are_named() {
+fn a_lost_log_and_a_lost_archive_file_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     let line =
         br#"{"event_id":"a","track_id":1,"owner_id":1,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
     let ingested = run_with_input(data, &["ingest", "plays", "-"], line);
     assert!(ingested.status.success(), "{ingested:?}");
-    done(data, &["speed", "--until-caught-up"]);
-    done(data, &["batch", "run"]);
-    assert!(done(data, &["check"]).contains("archive plays: 1 files of 1 events"));
+    run_ok(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["batch", "run"]);
+    assert!(run_ok(data, &["check"]).contains("archive plays: 1 files of 1 events"));
 
     let files = data.join("archive/archive/plays/files");
     let file = std::fs::read_dir(&files)
@@ -128,9 +132,9 @@ fn a_lost_log_and_a_lost_archive_file_are_named() {
         .next()
         .expect("a file");
     std::fs::remove_file(file.expect("a file").path()).expect("deleting");
-    let message = complaint(&run(data, &["check"]), 1);
+    let message = error_line(&run(data, &["check"]), 1);
     assert!(message.contains("archive plays"), "{message}");
-    let message = complaint(&run(data, &["batch", "run", "--full"]), 1);
+    let message = error_line(&run(data, &["batch", "run", "--full"]), 1);
     assert!(
         message.contains(".parquet") && message.contains("Restore"),
         "{message}"
@@ -142,19 +146,19 @@ fn a_lost_log_and_a_lost_archive_file_are_named() {
         }
     }
     for command in [&["speed", "--until-caught-up"][..], &["batch", "run"]] {
-        let message = complaint(&run(data, command), 1);
+        let message = error_line(&run(data, command), 1);
         assert!(message.to_lowercase().contains("restore"), "{message}");
     }
-    let message = complaint(&run(data, &["check"]), 1);
+    let message = error_line(&run(data, &["check"]), 1);
     assert!(message.contains("views plays"), "{message}");
 }
 
 #[test]
-fn unanswerable_requests_are_problems() {
+fn invalid_requests_get_problem_documents() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    done(data, &["ingest", "plays", "/dev/null", "--format", "jsonl"]);
-    done(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["ingest", "plays", "/dev/null", "--format", "jsonl"]);
+    run_ok(data, &["speed", "--until-caught-up"]);
     let server = Server::start(data, &[]);
     for (path, status, word) in [
         ("total", 400, "owner_id"),
@@ -192,8 +196,8 @@ fn unanswerable_requests_are_problems() {
         ("breakdown?owner_id=1&by=track&cursor=abc", 400, "cursor"),
         ("breakdown?owner_id=1&by=track&format=xml", 400, "format"),
     ] {
-        let (got, body) = server.client.get(&format!("/api/v1/stats/plays/{path}"));
-        assert_eq!(got, status, "{path}: {body}");
+        let (actual_status, body) = server.client.get(&format!("/api/v1/stats/plays/{path}"));
+        assert_eq!(actual_status, status, "{path}: {body}");
         let problem: Value = serde_json::from_str(&body).expect("a problem document");
         assert_eq!(problem["status"], status, "{path}: {body}");
         let without_commas = body.replace(',', "");
@@ -215,7 +219,7 @@ fn unanswerable_requests_are_problems() {
 }
 
 #[test]
-fn wrong_settings_are_named() {
+fn wrong_settings_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     let config = folder.path().join("backstitch.toml");
@@ -226,7 +230,7 @@ fn wrong_settings_are_named() {
         ("[[[", "backstitch.toml"),
     ] {
         std::fs::write(&config, text).expect("a file");
-        let message = complaint(
+        let message = error_line(
             &run(data, &["--config", &config_path, "config", "check"]),
             2,
         );
@@ -235,14 +239,14 @@ fn wrong_settings_are_named() {
     let output = command(data, &["config", "check"])
         .env("BACKSTITCH__SPEED__RECORDS_MAX", "x")
         .output();
-    let message = complaint(&output.expect("starting"), 2);
+    let message = error_line(&output.expect("starting"), 2);
     assert!(message.to_lowercase().contains("records_max"), "{message}");
-    let message = complaint(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
+    let message = error_line(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
     assert!(message.contains("127.0.0.1"), "{message}");
 }
 
 /// Runs a script in its own mount namespace, with a folder for a mount at `$1`.
-fn with_mount(folder: &Path, script: &str) -> Output {
+fn run_with_mount(folder: &Path, script: &str) -> Output {
     let output = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-ec", script, "sh"])
         .arg(folder)
@@ -277,7 +281,7 @@ fn a_full_disk_loses_no_accepted_data() {
         "$2" --data-dir "$1" batch run --json
         "$2" --data-dir "$1" check >/dev/null && echo CHECKED
     "#;
-    let output = with_mount(&mount, script);
+    let output = run_with_mount(&mount, script);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(out.contains("FAILED 1 ingest"), "{out}{message}");
@@ -290,7 +294,7 @@ fn a_full_disk_loses_no_accepted_data() {
 }
 
 #[test]
-fn a_read_only_folder_is_named() {
+fn a_read_only_folder_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let mount = folder.path().join("fixed");
     std::fs::create_dir(&mount).expect("a folder");
@@ -303,11 +307,14 @@ fn a_read_only_folder_is_named() {
             "$2" --data-dir "$1" $command >/dev/null && echo "OK $command" || echo "FAILED $? $command"
         done
     "#;
-    let output = with_mount(&mount, script);
+    let output = run_with_mount(&mount, script);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    for what in ["ingest", "speed", "batch", "check"] {
-        assert!(out.contains(&format!("FAILED 1 {what}")), "{out}{message}");
+    for command in ["ingest", "speed", "batch", "check"] {
+        assert!(
+            out.contains(&format!("FAILED 1 {command}")),
+            "{out}{message}"
+        );
     }
     assert!(!message.contains("panicked"), "{message}");
     assert_eq!(

@@ -5,27 +5,27 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, RecordBatch};
 use serde_json::{Value, json};
-use tests::process::{Server, done, run, run_with_input};
+use tests::process::{Server, run, run_ok, run_with_input};
 
-fn case(name: &str) -> String {
+fn case_path(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cases");
     path.join(name).display().to_string()
 }
 
-fn json_of(data: &Path, args: &[&str]) -> Value {
-    serde_json::from_str(&done(data, args)).expect("JSON")
+fn run_json(data: &Path, args: &[&str]) -> Value {
+    serde_json::from_str(&run_ok(data, args)).expect("JSON")
 }
 
 fn dead_letters(data: &Path) -> Vec<Value> {
-    let dead_letters = json_of(data, &["dead-letters", "list", "--json"]);
+    let dead_letters = run_json(data, &["dead-letters", "list", "--json"]);
     dead_letters["dead_letters"]
         .as_array()
         .expect("dead letters")
         .clone()
 }
 
-fn counted(data: &Path, path: &str) -> Value {
-    Server::start(data, &[]).client.json(path)
+fn fetch_json(data: &Path, path: &str) -> Value {
+    Server::start(data, &[]).client.get_json(path)
 }
 
 fn new_folder() -> (tempfile::TempDir, PathBuf) {
@@ -38,23 +38,23 @@ fn new_folder() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn weights_below_a_boundary_stay_in_their_class() {
     let (_folder, data) = new_folder();
-    done(
+    run_ok(
         &data,
-        &["ingest", "athletes", &case("weights-athletes.jsonl")],
+        &["ingest", "athletes", &case_path("weights-athletes.jsonl")],
     );
-    done(
+    run_ok(
         &data,
-        &["ingest", "efforts", &case("weights-efforts.jsonl")],
+        &["ingest", "efforts", &case_path("weights-efforts.jsonl")],
     );
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     check_classes(&data, "live");
-    done(&data, &["batch", "run"]);
+    run_ok(&data, &["batch", "run"]);
     check_classes(&data, "batch");
     // One more effort of an athlete in another segment, and a new version of an effort.
     let newer = r#"{"id":3402,"segment_id":212,"athlete_id":3402,"activity_id":1,"elapsed_time":99,"started_at":"2026-03-01T10:00:00Z","version":2}"#;
     let output = run_with_input(&data, &["ingest", "efforts", "-"], newer.as_bytes());
     assert!(output.status.success());
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     check_classes(&data, "merged");
 }
 
@@ -71,12 +71,12 @@ fn check_classes(data: &Path, layer: &str) {
         ("115%2B", &[3407, 3409]),
     ] {
         let path = format!("/api/v1/boards/segments/212?board=weight:{class}");
-        let board = server.client.json(&path);
+        let board = server.client.get_json(&path);
         let entries = board["entries"].as_array().expect("entries").iter();
-        let found: Vec<i64> = entries
+        let ranked: Vec<i64> = entries
             .map(|entry| entry["athlete_id"].as_i64().expect("an athlete"))
             .collect();
-        assert_eq!(found, athletes, "{layer} {class}: {board}");
+        assert_eq!(ranked, athletes, "{layer} {class}: {board}");
     }
 }
 
@@ -85,7 +85,10 @@ fn check_classes(data: &Path, layer: &str) {
 fn a_time_out_of_range_in_parquet_is_a_dead_letter() {
     for command in ["ingest", "backfill"] {
         let (_folder, data) = new_folder();
-        let report = json_of(&data, &[command, "plays", &case("never.parquet"), "--json"]);
+        let report = run_json(
+            &data,
+            &[command, "plays", &case_path("never.parquet"), "--json"],
+        );
         assert_eq!(
             (&report["accepted"], &report["rejected"]),
             (&json!(1), &json!(1)),
@@ -98,10 +101,10 @@ fn a_time_out_of_range_in_parquet_is_a_dead_letter() {
             r#"at: "9999-12-31T23:59:59.999999Z" is not a time between the years 1678 and 2261"#,
             "{command}"
         );
-        done(&data, &["speed", "--until-caught-up"]);
-        done(&data, &["batch", "run"]);
+        run_ok(&data, &["speed", "--until-caught-up"]);
+        run_ok(&data, &["batch", "run"]);
         let path = "/api/v1/stats/plays/series?owner_id=122&period=all&interval=month";
-        let series = counted(&data, path);
+        let series = fetch_json(&data, path);
         let points = series["points"].as_array().expect("points");
         assert_eq!(points.len(), 1, "{command}: {series}");
         assert!(
@@ -117,7 +120,7 @@ fn a_time_out_of_range_in_parquet_is_a_dead_letter() {
 #[test]
 fn times_before_1970_are_rounded_down_in_parquet_as_in_lines() {
     let (_folder, data) = new_folder();
-    done(&data, &["ingest", "plays", &case("before.parquet")]);
+    run_ok(&data, &["ingest", "plays", &case_path("before.parquet")]);
     let lines = [
         ("b0", "1969-12-31T23:59:59.999999999Z"),
         ("b1", "1969-12-30T23:59:59.999999999Z"),
@@ -134,11 +137,11 @@ fn times_before_1970_are_rounded_down_in_parquet_as_in_lines() {
         lines.join("\n").as_bytes(),
     );
     assert!(output.status.success());
-    done(&data, &["speed", "--until-caught-up"]);
-    done(&data, &["backfill", "plays", &case("before.parquet")]);
-    done(&data, &["batch", "run"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["backfill", "plays", &case_path("before.parquet")]);
+    run_ok(&data, &["batch", "run"]);
     let path = "/api/v1/stats/plays/series?owner_id=126&from=1969-12-29&to=1970-01-02&interval=day";
-    let series = counted(&data, path);
+    let series = fetch_json(&data, path);
     let counts: Vec<&Value> = series["points"]
         .as_array()
         .expect("points")
@@ -164,7 +167,7 @@ fn one_bad_parquet_value_affects_only_its_row() {
     ] {
         for command in ["ingest", "backfill"] {
             let (_folder, data) = new_folder();
-            let report = json_of(&data, &[command, "plays", &case(file), "--json"]);
+            let report = run_json(&data, &[command, "plays", &case_path(file), "--json"]);
             assert_eq!(
                 (&report["accepted"], &report["rejected"]),
                 (&json!(2), &json!(1)),
@@ -179,9 +182,9 @@ fn one_bad_parquet_value_affects_only_its_row() {
                 "{command} {file}: {}",
                 dead_letters[0]
             );
-            done(&data, &["speed", "--until-caught-up"]);
-            done(&data, &["batch", "run"]);
-            let total = counted(&data, "/api/v1/stats/plays/total?owner_id=132");
+            run_ok(&data, &["speed", "--until-caught-up"]);
+            run_ok(&data, &["batch", "run"]);
+            let total = fetch_json(&data, "/api/v1/stats/plays/total?owner_id=132");
             assert_eq!(total["count"], 2, "{command} {file}: {total}");
         }
     }
@@ -198,12 +201,12 @@ fn the_report_of_a_damaged_file_names_the_last_row() {
     let mut writer = stores::parquet_file::begin(batch.schema(), 8_192).expect("a file");
     writer.write(&batch).expect("rows");
     writer.flush().expect("rows");
-    let (at, _) = writer.flushed_row_groups()[1].column(0).byte_range();
+    let (offset, _) = writer.flushed_row_groups()[1].column(0).byte_range();
     let mut bytes = stores::parquet_file::finish(writer)
         .expect("a file")
         .to_vec();
-    let at = usize::try_from(at).expect("an offset");
-    bytes[at..at + 16].fill(0xff);
+    let offset = usize::try_from(offset).expect("an offset");
+    bytes[offset..offset + 16].fill(0xff);
     let path = folder.path().join("damaged.parquet");
     std::fs::write(&path, bytes).expect("a file");
     let output = run(
@@ -231,7 +234,7 @@ fn the_report_of_a_damaged_file_names_the_last_row() {
 
 /// Codes that name no country are counted as sent.
 #[test]
-fn countries_count_as_sent_and_corrected_ones_are_no_rows() {
+fn countries_count_as_sent_and_zero_counts_are_no_rows() {
     let (_folder, data) = new_folder();
     let play = |id: &str, country: &str, amount: i64| {
         json!({
@@ -244,16 +247,16 @@ fn countries_count_as_sent_and_corrected_ones_are_no_rows() {
         let input = lines.join("\n");
         let output = run_with_input(&data, &["ingest", "plays", "-"], input.as_bytes());
         assert!(output.status.success());
-        done(&data, &["speed", "--until-caught-up"]);
+        run_ok(&data, &["speed", "--until-caught-up"]);
     };
     let countries = ["XK", "XX", "ZZ", "QQ", "UK"];
     let plays: Vec<String> = countries.iter().map(|code| play(code, code, 1)).collect();
     ingest(&plays);
     ingest(&[play("a", "DE", 5), play("b", "DE", -5), play("c", "FR", 2)]);
-    let rows = |layer: &str, expected: &[&str]| {
+    let check_countries = |layer: &str, expected: &[&str]| {
         let server = Server::start(&data, &[]);
         let path = "/api/v1/stats/plays/breakdown?owner_id=7&by=country&period=all";
-        let answer = server.client.json(path);
+        let answer = server.client.get_json(path);
         let keys: Vec<&Value> = answer["rows"]
             .as_array()
             .expect("rows")
@@ -269,11 +272,11 @@ fn countries_count_as_sent_and_corrected_ones_are_no_rows() {
             "{layer}: {page}"
         );
     };
-    rows("live", &["FR", "QQ", "UK", "XK", "XX", "ZZ"]);
-    done(&data, &["batch", "run"]);
-    rows("batch", &["FR", "QQ", "UK", "XK", "XX", "ZZ"]);
+    check_countries("live", &["FR", "QQ", "UK", "XK", "XX", "ZZ"]);
+    run_ok(&data, &["batch", "run"]);
+    check_countries("batch", &["FR", "QQ", "UK", "XK", "XX", "ZZ"]);
     ingest(&[play("d", "FR", -2)]);
-    rows("merged", &["QQ", "UK", "XK", "XX", "ZZ"]);
+    check_countries("merged", &["QQ", "UK", "XK", "XX", "ZZ"]);
 }
 
 #[test]
@@ -288,7 +291,7 @@ fn a_byte_order_mark_and_empty_lines_are_an_empty_file() {
     ] {
         std::fs::write(&path, bytes).expect("a file");
         for source in ["plays", "clubs"] {
-            let report = json_of(
+            let report = run_json(
                 &data,
                 &["ingest", source, &path.to_string_lossy(), "--json"],
             );
@@ -304,9 +307,9 @@ fn a_byte_order_mark_and_empty_lines_are_an_empty_file() {
 /// An installation where owner 122 has one play.
 fn installation_with_one_play() -> (tempfile::TempDir, PathBuf) {
     let (folder, data) = new_folder();
-    done(&data, &["ingest", "plays", &case("never.parquet")]);
-    done(&data, &["speed", "--until-caught-up"]);
-    done(&data, &["batch", "run"]);
+    run_ok(&data, &["ingest", "plays", &case_path("never.parquet")]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["batch", "run"]);
     (folder, data)
 }
 

@@ -11,7 +11,7 @@ use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
-use crate::tidy::{root, sources};
+use crate::tidy::{find_sources, root};
 
 const CRATES: [&str; 9] = [
     "schemas", "jobs", "stores", "speed", "batch", "serving", "scale", "showcase", "cli",
@@ -76,7 +76,7 @@ impl Files {
     fn read(name: &str) -> Self {
         let folder = root().join(name).join("src");
         let mut paths = Vec::new();
-        sources(&folder, &mut paths);
+        find_sources(&folder, &mut paths);
         let is_test = |path: &Path| {
             let text = path.to_string_lossy();
             text.ends_with("tests.rs") || text.contains("/tests/")
@@ -127,45 +127,45 @@ impl Files {
                 .values()
                 .filter_map(|path| self.resolve(module, path));
             let exports = exports.filter(|export| !export.starts_with(module));
-            let all = imports.chain(exports).filter(|other| *other != module);
-            (module, all.collect())
+            let modules = imports.chain(exports).filter(|other| *other != module);
+            (module, modules.collect())
         });
         dependencies.collect()
     }
 
     /// The file that defines the name at the end of a path, or `None` for a name of another crate.
     fn resolve(&self, from: &Module, path: &[String]) -> Option<&Module> {
-        let mut rest = path;
-        let mut at = Module::new();
+        let mut remaining = path;
+        let mut module = Module::new();
         match path.first()?.as_str() {
-            "crate" => rest = &path[1..],
-            "self" => (at, rest) = (from.clone(), &path[1..]),
+            "crate" => remaining = &path[1..],
+            "self" => (module, remaining) = (from.clone(), &path[1..]),
             "super" => {
-                at.clone_from(from);
-                while rest.first().is_some_and(|part| part == "super") {
-                    at.pop();
-                    rest = &rest[1..];
+                module.clone_from(from);
+                while remaining.first().is_some_and(|part| part == "super") {
+                    module.pop();
+                    remaining = &remaining[1..];
                 }
             }
             first => {
-                at.clone_from(from);
-                at.push(first.to_owned());
-                if !self.modules.contains_key(&at) {
+                module.clone_from(from);
+                module.push(first.to_owned());
+                if !self.modules.contains_key(&module) {
                     return None;
                 }
-                rest = &path[1..];
+                remaining = &path[1..];
             }
         }
-        while let Some((next, further)) = rest.split_first() {
-            at.push(next.clone());
-            if !self.modules.contains_key(&at) {
-                at.pop();
+        while let Some((next, further)) = remaining.split_first() {
+            module.push(next.clone());
+            if !self.modules.contains_key(&module) {
+                module.pop();
                 break;
             }
-            rest = further;
+            remaining = further;
         }
-        let (module, names) = self.modules.get_key_value(&at)?;
-        let export = rest.first().and_then(|name| names.exports.get(name));
+        let (module, names) = self.modules.get_key_value(&module)?;
+        let export = remaining.first().and_then(|name| names.exports.get(name));
         // A re-export may only rename a path of another crate.
         let target = export.filter(|export| *export != path);
         target
@@ -254,7 +254,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 fn cycles(dependencies: &BTreeMap<&Module, BTreeSet<&Module>>) -> Vec<Vec<Module>> {
     let edges = dependencies
         .iter()
-        .flat_map(|(from, all)| all.iter().map(|to| (*from, *to)));
+        .flat_map(|(from, targets)| targets.iter().map(|to| (*from, *to)));
     let graph: DiGraphMap<&Module, ()> = edges.collect();
     let groups = tarjan_scc(&graph)
         .into_iter()

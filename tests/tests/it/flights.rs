@@ -10,7 +10,7 @@ use datafusion::prelude::SessionContext;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tests::http::Client;
-use tests::process::{Server, done};
+use tests::process::{Server, run_ok};
 use tests::records::{ATHLETES, CLUBS, EFFORT_SAMPLE_INTERVAL, EFFORTS, FOLLOWS};
 
 /// Queried segments, with many and few athletes. `tests/data` has all of their efforts.
@@ -46,44 +46,52 @@ fn flights_are_ranked_as_plain_sql_ranks_them() {
         ("clubs", CLUBS.read().lines),
         ("follows", FOLLOWS.read().lines),
     ];
-    let truth = Truth::from_lines(&efforts, &others);
+    let reference = Reference::from_lines(&efforts, &others);
     let server = Server::start(&data, &[]);
     for (name, lines) in &others {
-        done(
+        run_ok(
             &data,
             &["ingest", name, &write(&format!("{name}.jsonl"), lines)],
         );
     }
-    let (first, second) = efforts.split_at(efforts.len() * 2 / 3);
-    done(&data, &["ingest", "efforts", &write("1.jsonl", first)]);
-    done(
+    let (first_efforts, second_efforts) = efforts.split_at(efforts.len() * 2 / 3);
+    run_ok(
+        &data,
+        &["ingest", "efforts", &write("1.jsonl", first_efforts)],
+    );
+    run_ok(
         &data,
         &["speed", "--until-caught-up", "--source", "efforts"],
     );
-    done(&data, &["batch", "run"]);
-    done(&data, &["ingest", "efforts", &write("2.jsonl", second)]);
-    done(
+    run_ok(&data, &["batch", "run"]);
+    run_ok(
+        &data,
+        &["ingest", "efforts", &write("2.jsonl", second_efforts)],
+    );
+    run_ok(
         &data,
         &["speed", "--until-caught-up", "--source", "efforts"],
     );
     // Most efforts are in the batch views, the rest live.
-    let first = server.client.json("/api/v1/boards/segments/1118?limit=1");
-    assert_eq!(first["total"], 344, "{first}");
-    assert_eq!(first["entries"][0]["athlete_id"], 778_886_617);
-    assert_eq!(first["entries"][0]["effort_id"], 2_557_927_007_i64);
-    assert_eq!(first["entries"][0]["elapsed_time"], 16_500);
-    truth.compare(&server.client, 1);
-    done(&data, &["batch", "run"]);
-    truth.compare(&server.client, 2);
+    let board = server
+        .client
+        .get_json("/api/v1/boards/segments/1118?limit=1");
+    assert_eq!(board["total"], 344, "{board}");
+    assert_eq!(board["entries"][0]["athlete_id"], 778_886_617);
+    assert_eq!(board["entries"][0]["effort_id"], 2_557_927_007_i64);
+    assert_eq!(board["entries"][0]["elapsed_time"], 16_500);
+    reference.compare(&server.client, 1);
+    run_ok(&data, &["batch", "run"]);
+    reference.compare(&server.client, 2);
 }
 
 /// The raw records as tables of a plain query engine.
-struct Truth {
+struct Reference {
     context: SessionContext,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Truth {
+impl Reference {
     fn from_lines(efforts: &[String], others: &[(&str, Vec<String>)]) -> Self {
         let context = SessionContext::new();
         let parse = |lines: &[String]| -> Vec<Value> {
@@ -98,15 +106,15 @@ impl Truth {
                 .any(|segment| effort["segment_id"] == *segment)
         });
         let days = efforts.iter().map(|effort| {
-            let at: Timestamp = effort["started_at"]
+            let started_at: Timestamp = effort["started_at"]
                 .as_str()
                 .expect("text")
                 .parse()
                 .expect("a time");
             let tz = effort["tz"].as_str().expect("a zone");
-            Some(at.in_tz(tz).expect("a zone").date().to_string())
+            Some(started_at.in_tz(tz).expect("a zone").date().to_string())
         });
-        let mut columns = ints(
+        let mut columns = int_columns(
             &efforts,
             &[
                 "id",
@@ -118,9 +126,9 @@ impl Truth {
         );
         columns.push(("day", Arc::new(days.collect::<StringArray>()) as ArrayRef));
         let years = efforts.iter().map(|effort| {
-            let at = effort["started_at"].as_str().expect("text");
-            let at: Timestamp = at.parse().expect("a time");
-            let zoned = at.in_tz(effort["tz"].as_str().expect("a zone"));
+            let started_at = effort["started_at"].as_str().expect("text");
+            let started_at: Timestamp = started_at.parse().expect("a time");
+            let zoned = started_at.in_tz(effort["tz"].as_str().expect("a zone"));
             i64::from(zoned.expect("a zone").year())
         });
         columns.push(("year", Arc::new(Int64Array::from_iter_values(years))));
@@ -129,16 +137,16 @@ impl Truth {
             let rows = parse(lines);
             let columns = match *name {
                 "athletes" => {
-                    let mut columns = ints(&rows, &["id", "birth_year"]);
-                    let kg = rows.iter().map(|row| row["weight_kg"].as_f64());
-                    let kg = kg.collect::<arrow::array::Float64Array>();
-                    columns.push(("weight_kg", Arc::new(kg)));
+                    let mut columns = int_columns(&rows, &["id", "birth_year"]);
+                    let weights = rows.iter().map(|row| row["weight_kg"].as_f64());
+                    let weights = weights.collect::<arrow::array::Float64Array>();
+                    columns.push(("weight_kg", Arc::new(weights)));
                     let gender = rows.iter().map(|row| row["gender"].as_str());
                     columns.push(("gender", Arc::new(gender.collect::<StringArray>())));
                     columns
                 }
-                "clubs" => ints(&rows, &["club_id", "athlete_id"]),
-                _ => ints(&rows, &["follower_id", "followed_id"]),
+                "clubs" => int_columns(&rows, &["club_id", "athlete_id"]),
+                _ => int_columns(&rows, &["follower_id", "followed_id"]),
             };
             register_table(&context, name, columns);
         }
@@ -146,15 +154,15 @@ impl Truth {
         Self { context, runtime }
     }
 
-    fn sql(&self, sql: &str) -> Vec<RecordBatch> {
+    fn run_sql(&self, sql: &str) -> Vec<RecordBatch> {
         let rows = async { self.context.sql(sql).await?.collect().await };
         self.runtime
             .block_on(rows)
             .unwrap_or_else(|e| panic!("{sql}: {e}"))
     }
 
-    fn numbers(&self, sql: &str) -> Vec<i64> {
-        let batches = self.sql(sql);
+    fn query_ints(&self, sql: &str) -> Vec<i64> {
+        let batches = self.run_sql(sql);
         let columns = batches
             .iter()
             .map(|batch| batch.column(0).as_primitive::<Int64Type>());
@@ -164,7 +172,7 @@ impl Truth {
     }
 
     /// A board by plain SQL: athlete, time and effort in the order of ranks.
-    fn board(&self, segment: i64, filter: &str) -> Vec<(i64, i64, i64)> {
+    fn query_board(&self, segment: i64, filter: &str) -> Vec<(i64, i64, i64)> {
         let sql = format!(
             "SELECT athlete_id, elapsed_time, id FROM (
                  SELECT e.*, row_number() OVER (
@@ -174,7 +182,7 @@ impl Truth {
              WHERE nth = 1 ORDER BY elapsed_time, id"
         );
         let mut rows = Vec::new();
-        for batch in self.sql(&sql) {
+        for batch in self.run_sql(&sql) {
             let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().clone();
             let (athletes, times, ids) = (column(0), column(1), column(2));
             for row in 0..batch.num_rows() {
@@ -185,9 +193,9 @@ impl Truth {
     }
 
     fn compare(&self, client: &Client, depth: usize) {
-        let clubs = self.numbers("SELECT DISTINCT club_id FROM clubs ORDER BY club_id");
-        let followers = self.numbers("SELECT DISTINCT follower_id FROM follows ORDER BY 1");
-        let mut questions: Vec<(String, String)> = Vec::new();
+        let clubs = self.query_ints("SELECT DISTINCT club_id FROM clubs ORDER BY club_id");
+        let followers = self.query_ints("SELECT DISTINCT follower_id FROM follows ORDER BY 1");
+        let mut queries: Vec<(String, String)> = Vec::new();
         let boards: [(&str, &str); 9] = [
             ("overall", "true"),
             ("gender:F", "a.gender = 'F'"),
@@ -207,20 +215,20 @@ impl Truth {
                 ("window=day&date=2013-12-31", "e.day = '2013-12-31'"),
                 ("window=year&date=2012-07-04", "e.day LIKE '2012-%'"),
             ] {
-                questions.push((
+                queries.push((
                     format!("board={board}&{window}"),
                     format!("({filter}) AND ({days})"),
                 ));
             }
         }
         for club in clubs.iter().take(3) {
-            questions.push((
+            queries.push((
                 format!("club_id={club}"),
                 format!("e.athlete_id IN (SELECT athlete_id FROM clubs WHERE club_id = {club})"),
             ));
         }
         for follower in followers.iter().step_by(997).take(3) {
-            questions.push((
+            queries.push((
                 format!("following={follower}&window=month&date=2013-03-01"),
                 format!(
                     "e.day LIKE '2013-03-%' AND (e.athlete_id = {follower} OR e.athlete_id IN
@@ -229,28 +237,28 @@ impl Truth {
             ));
         }
         for segment in SEGMENTS.into_iter().take(depth + 1) {
-            for (query, filter) in &questions {
-                let board = self.board(segment, filter);
-                page(client, segment, query, &board);
+            for (query, filter) in &queries {
+                let board = self.query_board(segment, filter);
+                compare_pages(client, segment, query, &board);
             }
-            let all = self.board(segment, "true");
-            neighbours_of(client, segment, &all);
-            let efforts = self.numbers(&format!(
+            let board_rows = self.query_board(segment, "true");
+            compare_neighbours(client, segment, &board_rows);
+            let efforts = self.query_ints(&format!(
                 "SELECT count(*) FROM efforts WHERE segment_id = {segment}"
             ));
-            let counts = client.json(&format!("/api/v1/segments/{segment}/counts"));
+            let counts = client.get_json(&format!("/api/v1/segments/{segment}/counts"));
             assert_eq!(counts["efforts"], efforts[0], "segment {segment}");
-            assert_eq!(counts["athletes"], all.len(), "segment {segment}");
+            assert_eq!(counts["athletes"], board_rows.len(), "segment {segment}");
         }
     }
 }
 
 /// Compares two pages of at most 1,000 and 2 rows with the board.
-fn page(client: &Client, segment: i64, query: &str, board: &[(i64, i64, i64)]) {
-    let first = format!("/api/v1/boards/segments/{segment}?{query}&limit=1000");
-    let answer = client.json(&first);
-    assert_eq!(answer["total"], board.len(), "{first}");
-    let plain = |entry: &Value| {
+fn compare_pages(client: &Client, segment: i64, query: &str, board: &[(i64, i64, i64)]) {
+    let first_path = format!("/api/v1/boards/segments/{segment}?{query}&limit=1000");
+    let answer = client.get_json(&first_path);
+    assert_eq!(answer["total"], board.len(), "{first_path}");
+    let to_tuple = |entry: &Value| {
         (
             entry["rank"].as_u64().expect("a rank"),
             entry["athlete_id"].as_i64().expect("an athlete"),
@@ -260,29 +268,29 @@ fn page(client: &Client, segment: i64, query: &str, board: &[(i64, i64, i64)]) {
     };
     let rows = |answer: &Value| -> Vec<(u64, i64, i64, i64)> {
         let entries = answer["entries"].as_array().expect("entries");
-        entries.iter().map(plain).collect()
+        entries.iter().map(to_tuple).collect()
     };
     let expected: Vec<(u64, i64, i64, i64)> = (1..)
         .zip(board)
         .map(|(rank, row)| (rank, row.0, row.1, row.2))
         .collect();
-    let until = expected.len().min(1000);
-    assert_eq!(rows(&answer), expected[..until], "{first}");
+    let end = expected.len().min(1000);
+    assert_eq!(rows(&answer), expected[..end], "{first_path}");
     let offset = board.len() / 2;
-    let second = format!("/api/v1/boards/segments/{segment}?{query}&limit=2&offset={offset}");
-    let until = expected.len().min(offset + 2);
+    let second_path = format!("/api/v1/boards/segments/{segment}?{query}&limit=2&offset={offset}");
+    let end = expected.len().min(offset + 2);
     assert_eq!(
-        rows(&client.json(&second)),
-        expected[offset..until],
-        "{second}"
+        rows(&client.get_json(&second_path)),
+        expected[offset..end],
+        "{second_path}"
     );
 }
 
-fn neighbours_of(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
+fn compare_neighbours(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
     for place in [0, board.len() / 3, board.len() - 1] {
         let athlete = board[place].0;
         let path = format!("/api/v1/boards/segments/{segment}/athletes/{athlete}?around=2");
-        let answer = client.json(&path);
+        let answer = client.get_json(&path);
         assert_eq!(answer["entry"]["rank"], json!(place + 1), "{path}");
         assert_eq!(answer["entry"]["effort_id"], board[place].2, "{path}");
         let neighbours = answer["neighbours"].as_array().expect("neighbours");
@@ -290,24 +298,24 @@ fn neighbours_of(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
             .iter()
             .map(|entry| entry["effort_id"].as_i64().expect("an id"))
             .collect();
-        let first = place.saturating_sub(2);
-        let until = board.len().min(place + 3);
-        let expected: Vec<i64> = board[first..until].iter().map(|row| row.2).collect();
+        let start = place.saturating_sub(2);
+        let end = board.len().min(place + 3);
+        let expected: Vec<i64> = board[start..end].iter().map(|row| row.2).collect();
         assert_eq!(ids, expected, "{path}");
     }
 }
 
-type NamedPlays = (&'static str, ArrayRef);
+type NamedColumn = (&'static str, ArrayRef);
 
-fn ints(rows: &[Value], names: &[&'static str]) -> Vec<NamedPlays> {
-    let column = |name: &&'static str| -> NamedPlays {
+fn int_columns(rows: &[Value], names: &[&'static str]) -> Vec<NamedColumn> {
+    let column = |name: &&'static str| -> NamedColumn {
         let values = rows.iter().map(|row| row[*name].as_i64());
         (name, Arc::new(values.collect::<Int64Array>()))
     };
     names.iter().map(column).collect()
 }
 
-fn register_table(context: &SessionContext, name: &str, columns: Vec<NamedPlays>) {
+fn register_table(context: &SessionContext, name: &str, columns: Vec<NamedColumn>) {
     let fields: Vec<Field> = columns
         .iter()
         .map(|(name, array)| {

@@ -32,8 +32,9 @@ const FRAGMENTS: [&str; 24] = [
     ";",
     "0001-01-01",
 ];
-const LENGTH_MAX: usize = 5_000;
-const CHANGES_MAX: usize = 4;
+/// How many bytes a case grows by at once.
+const LENGTHEN_BYTES: usize = 5_000;
+const MUTATIONS_MAX: usize = 4;
 
 /// A mutation of a case.
 #[derive(Debug, Clone)]
@@ -47,46 +48,47 @@ enum Mutation {
 
 impl Mutation {
     fn apply(&self, bytes: &mut Vec<u8>) {
-        let place = |index: &Index| index.index(bytes.len() + 1);
+        let position_of = |index: &Index| index.index(bytes.len() + 1);
         match self {
-            Self::Set(index, to) => {
-                let at = place(index);
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = *to;
+            Self::Set(index, value) => {
+                let position = position_of(index);
+                if let Some(byte) = bytes.get_mut(position) {
+                    *byte = *value;
                 }
             }
             Self::Cut(index, length) => {
-                let from = place(index);
-                let to = bytes.len().min(from + length);
-                drop(bytes.drain(from..to));
+                let start = position_of(index);
+                let end = bytes.len().min(start + length);
+                drop(bytes.drain(start..end));
             }
             Self::Repeat(index, length) => {
-                let from = place(index);
-                let to = bytes.len().min(from + length);
-                let again = bytes[from..to].to_vec();
-                bytes.splice(to..to, again);
+                let start = position_of(index);
+                let end = bytes.len().min(start + length);
+                let repeated = bytes[start..end].to_vec();
+                bytes.splice(end..end, repeated);
             }
             Self::Put(index, piece) => {
-                let at = place(index);
-                bytes.splice(at..at, piece.bytes());
+                let position = position_of(index);
+                bytes.splice(position..position, piece.bytes());
             }
             Self::Lengthen(index) => {
-                let at = place(index);
-                let byte = bytes.get(at).copied().unwrap_or(b'a');
-                bytes.splice(at..at, vec![byte; LENGTH_MAX]);
+                let position = position_of(index);
+                let byte = bytes.get(position).copied().unwrap_or(b'a');
+                bytes.splice(position..position, vec![byte; LENGTHEN_BYTES]);
             }
         }
     }
 }
 
-fn mutation() -> impl Strategy<Value = Mutation> {
-    let at = any::<Index>;
+fn any_mutation() -> impl Strategy<Value = Mutation> {
+    let index = any::<Index>;
     prop_oneof![
-        3 => (at(), any::<u8>()).prop_map(|(at, to)| Mutation::Set(at, to)),
-        3 => (at(), 1_usize..40).prop_map(|(at, length)| Mutation::Cut(at, length)),
-        2 => (at(), 1_usize..40).prop_map(|(at, length)| Mutation::Repeat(at, length)),
-        4 => (at(), select(FRAGMENTS.to_vec())).prop_map(|(at, piece)| Mutation::Put(at, piece)),
-        1 => at().prop_map(Mutation::Lengthen),
+        3 => (index(), any::<u8>()).prop_map(|(index, value)| Mutation::Set(index, value)),
+        3 => (index(), 1_usize..40).prop_map(|(index, length)| Mutation::Cut(index, length)),
+        2 => (index(), 1_usize..40).prop_map(|(index, length)| Mutation::Repeat(index, length)),
+        4 => (index(), select(FRAGMENTS.to_vec()))
+            .prop_map(|(index, piece)| Mutation::Put(index, piece)),
+        1 => index().prop_map(Mutation::Lengthen),
     ]
 }
 
@@ -102,14 +104,14 @@ fn check_entry_point(InputCheck { check, cases }: InputCheck, count: u32) {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let changes = prop::collection::vec(mutation(), 1..=CHANGES_MAX);
-    let made = (select(cases), changes).prop_map(|(mut bytes, changes)| {
-        for mutation in changes {
+    let mutations = prop::collection::vec(any_mutation(), 1..=MUTATIONS_MAX);
+    let mutated = (select(cases), mutations).prop_map(|(mut bytes, mutations)| {
+        for mutation in mutations {
             mutation.apply(&mut bytes);
         }
         bytes
     });
-    let outcome = runner.run(&made, |bytes| {
+    let outcome = runner.run(&mutated, |bytes| {
         let ended = std::panic::catch_unwind(|| check(&bytes));
         ended.map_err(|_| TestCaseError::fail(String::from_utf8_lossy(&bytes).into_owned()))
     });

@@ -36,12 +36,12 @@ fn hot_path_mark(path: &str) {
 async fn between_marks<T>(path: &str, work: impl Future<Output = T>) -> T {
     println!("hot path {path}");
     hot_path_mark(path);
-    let done = black_box(work.await);
+    let result = black_box(work.await);
     hot_path_mark(path);
-    done
+    result
 }
 
-fn lines() -> Vec<Vec<u8>> {
+fn play_lines() -> Vec<Vec<u8>> {
     let line = |n: i64| {
         let country = ["DE", "SE", "US"].get(usize::try_from(n % 3).unwrap_or(0));
         let line = json!({
@@ -55,7 +55,7 @@ fn lines() -> Vec<Vec<u8>> {
     (0..EVENTS).map(line).collect()
 }
 
-fn decode(lines: &[Vec<u8>]) -> DecodedPlays {
+fn decode_plays(lines: &[Vec<u8>]) -> DecodedPlays {
     let lines = (0..).zip(lines).map(|(offset, bytes)| Line {
         offset,
         logged_at_ms: 1_772_000_000_000,
@@ -65,7 +65,7 @@ fn decode(lines: &[Vec<u8>]) -> DecodedPlays {
     decoded.expect("decoding")
 }
 
-async fn fold(fold: &AggregateFold, decoded: &DecodedPlays) -> Vec<Deltas> {
+async fn fold_plays(fold: &AggregateFold, decoded: &DecodedPlays) -> Vec<Deltas> {
     let folded = fold.run(&decoded.events).await.expect("folding");
     let deltas = folded.into_iter().map(|output| Deltas {
         view: output.job.view().to_owned(),
@@ -93,7 +93,7 @@ const fn cut(next_offset: i64) -> Cut {
 }
 
 /// Rows of a completed run, and deltas of the epoch after it.
-fn merged(keys: &[[u8; 8]]) -> usize {
+fn merge_rows(keys: &[[u8; 8]]) -> usize {
     let run = Run {
         epoch: 1,
         state: RunState::Complete,
@@ -124,12 +124,12 @@ fn merged(keys: &[[u8; 8]]) -> usize {
         count: Some(3),
         epoch: 1,
     });
-    let parts = keys.iter().step_by(2).map(|key| LiveDelta {
+    let deltas = keys.iter().step_by(2).map(|key| LiveDelta {
         key,
         epoch: 2,
         count: 1,
     });
-    merge(&seam, rows, parts).expect("merging").len()
+    merge(&seam, rows, deltas).expect("merging").len()
 }
 
 /// The nodes of a tree in memory.
@@ -143,7 +143,7 @@ impl NodeReader for InMemory {
     }
 }
 
-fn board() -> (Tree, InMemory) {
+fn build_board() -> (Tree, InMemory) {
     let mut builder = TreeBuilder::new(TreeOptions::default());
     for member in 0..MEMBERS {
         let key = member.to_be_bytes();
@@ -173,9 +173,9 @@ async fn hot_paths() {
     let jobs: Vec<Arc<Job>> = jobs.cloned().collect();
     let plans = AggregateFold::new(&engine.expect("an engine"), &jobs).await;
     let plans = plans.expect("plans");
-    let lines = lines();
+    let lines = play_lines();
     // Work that happens only once, such as growing buffers and reading time zones, is not counted.
-    let deltas = fold(&plans, &decode(&lines)).await;
+    let deltas = fold_plays(&plans, &decode_plays(&lines)).await;
     let (live, views) = (&*stores.live, plans.views());
     let rebuilt = live
         .rebuild(state_id(0), None, &new_generation(0, 0, 1))
@@ -200,15 +200,15 @@ async fn hot_paths() {
     };
     step(0, deltas).await;
 
-    let decoded = between_marks("decode", async { decode(&lines) }).await;
-    let deltas = between_marks("fold", fold(&plans, &decoded)).await;
+    let decoded = between_marks("decode", async { decode_plays(&lines) }).await;
+    let deltas = between_marks("fold", fold_plays(&plans, &decoded)).await;
     let counted: i64 = deltas[0].counts.values().iter().sum();
     assert_eq!(counted, EVENTS, "{} counts every play", deltas[0].view);
     between_marks("apply", step(EVENTS, deltas)).await;
     let keys: Vec<[u8; 8]> = (0..ROWS).map(u64::to_be_bytes).collect();
-    let values = between_marks("merge", async { merged(&keys) }).await;
+    let values = between_marks("merge", async { merge_rows(&keys) }).await;
     assert_eq!(values, keys.len());
-    let (tree, nodes) = board();
+    let (tree, nodes) = build_board();
     let members: Vec<[u8; 8]> = (0..ENTRIES)
         .map(|n| (n * (MEMBERS / ENTRIES)).to_be_bytes())
         .collect();
@@ -216,5 +216,5 @@ async fn hot_paths() {
     let ranks = between_marks("rank", tree.ranks(&nodes, &members)).await;
     let ranks = ranks.expect("places").into_iter();
     let expected = (0..ENTRIES).map(|n| n * (MEMBERS / ENTRIES));
-    assert!(ranks.map(|before| before.count).eq(expected));
+    assert!(ranks.map(|preceding| preceding.count).eq(expected));
 }

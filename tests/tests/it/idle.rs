@@ -8,13 +8,13 @@ use serde_json::json;
 use tests::world::{PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
-use crate::cutting::SmallWrites;
+use crate::batch_splitting::SmallWrites;
 
 /// Timeout of each wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The number of records in live state, or zero if it is missing.
-async fn counted_records(world: &World) -> i64 {
+async fn count_records(world: &World) -> i64 {
     let states = world
         .stores
         .live
@@ -29,7 +29,7 @@ async fn counted_records(world: &World) -> i64 {
 
 async fn wait_for(world: &World, records: i64) {
     let started = Instant::now();
-    while counted_records(world).await < records {
+    while count_records(world).await < records {
         assert!(started.elapsed() < WAIT_MAX, "live state is incomplete");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -68,8 +68,8 @@ async fn workers_read_only_their_own_partition_states() {
     const PARTITIONS_MANY: u32 = 8;
     let mut world = World::new().await;
     let topic = Source::Plays.topic();
-    let made = world.stores.log.ensure_topic(topic, PARTITIONS_MANY).await;
-    assert_eq!(made.expect("a topic"), PARTITIONS_MANY);
+    let partition_count = world.stores.log.ensure_topic(topic, PARTITIONS_MANY).await;
+    assert_eq!(partition_count.expect("a topic"), PARTITIONS_MANY);
     let live = SmallWrites::new(&world.stores.live, usize::MAX);
     world.stores.live = Arc::clone(&live) as _;
     world.catch_up().await;

@@ -23,7 +23,7 @@ async fn every_answer_equals_a_recount() {
         .chain(history_seeds(HISTORIES, 1))
     {
         eprintln!("history {seed}");
-        Box::pin(history(World::new().await, seed)).await;
+        Box::pin(check_history(World::new().await, seed)).await;
     }
 }
 
@@ -31,31 +31,36 @@ async fn every_answer_equals_a_recount() {
 async fn every_answer_on_servers_equals_a_recount() {
     for seed in history_seeds(HISTORIES, 5) {
         eprintln!("history {seed} on servers");
-        Box::pin(history(World::on_servers().await, seed)).await;
+        Box::pin(check_history(World::on_servers().await, seed)).await;
     }
 }
 
-async fn history(world: World, seed: u64) {
+async fn check_history(world: World, seed: u64) {
     world.intake(Source::Plays).await;
     world.catch_up().await;
     let served = world.serve().await;
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut traffic = PlayGenerator::new(seed);
     for _ in 0..STEPS {
-        Box::pin(step(&world, &served, &mut rng, &mut traffic)).await;
-        ask(&world, &served, &mut rng).await;
+        Box::pin(random_step(&world, &served, &mut rng, &mut traffic)).await;
+        check_query(&world, &served, &mut rng).await;
     }
     world.catch_up().await;
     let request = RunRequest::default();
     world.run_after_lease(Source::Plays, &request).await;
     for _ in 0..8 {
-        ask(&world, &served, &mut rng).await;
+        check_query(&world, &served, &mut rng).await;
     }
     served.end().await;
 }
 
-async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut PlayGenerator) {
-    let ask = async |rng: &mut SmallRng| ask(world, served, rng).await;
+async fn random_step(
+    world: &World,
+    served: &Served,
+    rng: &mut SmallRng,
+    traffic: &mut PlayGenerator,
+) {
+    let ask = async |rng: &mut SmallRng| check_query(world, served, rng).await;
     match rng.random_range(0..12) {
         0..=2 => {
             let lines = traffic.lines(rng.random_range(1..40));
@@ -77,7 +82,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                 Some(speed) => Some(speed.await),
                 None => None,
             };
-            let both = async move {
+            let workers = async move {
                 let second = async {
                     if let Some(speed) = other {
                         speed
@@ -88,12 +93,13 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                 };
                 tokio::join!(work, second);
             };
-            Box::pin(interrupt_randomly(both, 40, rng, ask)).await;
+            Box::pin(interrupt_randomly(workers, 40, rng, ask)).await;
         }
         7 if rng.random_bool(0.5) => world.delete_live_state(),
         8 if rng.random_bool(0.7) => {
             let number = rng.random::<u32>();
-            let lines = traffic.apart(&format!("b{number}-"), rng.random_range(1..40));
+            let lines =
+                traffic.generate_with_prefix(&format!("b{number}-"), rng.random_range(1..40));
             let backfill = world.backfill(&lines);
             interrupt_randomly(backfill, 40, rng, ask).await;
             world.settle_backfill(lines).await;
@@ -118,6 +124,6 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
     }
 }
 
-async fn ask(world: &World, served: &Served, rng: &mut SmallRng) {
+async fn check_query(world: &World, served: &Served, rng: &mut SmallRng) {
     check_random_query(world, &served.client, rng).await;
 }

@@ -7,7 +7,7 @@ use batch::RunRequest;
 use jobs::Catalog;
 use serde_json::{Value, json};
 use tests::catalog::catalog_with;
-use tests::process::{CONFIG, Server, done, run};
+use tests::process::{CONFIG, Server, run, run_ok};
 use tests::world::World;
 
 const DETAIL: &str = "kind = \"tally\"
@@ -43,7 +43,7 @@ FROM likes_detail
 GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), track_id, sketch_cell(listener_id)
 ";
 
-fn with_likes() -> Catalog {
+fn catalog_with_likes() -> Catalog {
     catalog_with(&[
         ("likes_detail", DETAIL, DETAIL_SQL),
         ("likes_owner_day", DAYS, DAYS_SQL),
@@ -65,7 +65,7 @@ async fn an_added_metric_is_served_after_the_next_run() {
     plays.ingest(&[event(1, 10, 7, day, "like")]).await;
     plays.catch_up().await;
     plays.run(&RunRequest::default()).await.expect("a run");
-    let world = plays.with_catalog(with_likes());
+    let world = plays.with_catalog(catalog_with_likes());
     world.ingest(&[event(2, 10, 8, day, "like")]).await;
     world.catch_up().await;
     let served = world.serve().await;
@@ -73,7 +73,7 @@ async fn an_added_metric_is_served_after_the_next_run() {
         let client = served.client.clone();
         tokio::task::spawn_blocking(move || client.get(path))
             .await
-            .expect("asking")
+            .expect("a response")
     };
     let likes = "/api/v1/stats/likes/total?owner_id=1";
     let (status, body) = get(likes).await;
@@ -83,11 +83,11 @@ async fn an_added_metric_is_served_after_the_next_run() {
     assert_eq!(status, 200, "{body}");
     let total = served
         .client
-        .ask("/api/v1/stats/plays/total?owner_id=1")
+        .fetch_json("/api/v1/stats/plays/total?owner_id=1")
         .await;
     assert_eq!(total["count"], 2, "{total}");
     world.run(&RunRequest::default()).await.expect("a run");
-    let total = served.client.ask(likes).await;
+    let total = served.client.fetch_json(likes).await;
     assert_eq!(total["count"], 2, "{total}");
     served.end().await;
 }
@@ -95,13 +95,13 @@ async fn an_added_metric_is_served_after_the_next_run() {
 /// The code block after the name of a file on a page.
 fn code_block<'a>(page: &'a str, file: &str) -> &'a str {
     let name = format!("`views/{file}`");
-    let (_, rest) = page.split_once(&name).unwrap_or_else(|| panic!("{name}"));
-    let (_, rest) = rest.split_once("```").expect("a block");
-    let (_, rest) = rest.split_once('\n').expect("a line");
-    rest.split("```").next().expect("the end of the process")
+    let (_, text) = page.split_once(&name).unwrap_or_else(|| panic!("{name}"));
+    let (_, text) = text.split_once("```").expect("a block");
+    let (_, text) = text.split_once('\n').expect("a line");
+    text.split("```").next().expect("the end of the block")
 }
 
-fn tutorial() -> String {
+fn read_tutorial() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tutorial.md");
     std::fs::read_to_string(page).expect("the tutorial")
 }
@@ -109,13 +109,13 @@ fn tutorial() -> String {
 /// The files and commands of the tutorial, as a reader follows it with the released program only.
 #[test]
 fn the_commands_of_the_tutorial_work() {
-    let page = tutorial();
+    let page = read_tutorial();
     let folder = tempfile::tempdir().expect("a folder");
     let (data, views) = (folder.path().join("data"), folder.path().join("views"));
     std::fs::create_dir(&data).expect("a folder");
     let files = page.split("`views/").skip(1);
     let files: Vec<&str> = files
-        .filter_map(|rest| Some(rest.split_once('`')?.0))
+        .filter_map(|text| Some(text.split_once('`')?.0))
         .collect();
     assert!(files.len() >= 6, "{files:?}");
     for file in files {
@@ -131,11 +131,11 @@ fn the_commands_of_the_tutorial_work() {
     .expect("a copy");
     let config = format!("views_dir = {views:?}\n");
     std::fs::write(data.join(CONFIG), config).expect("a file");
-    let (_, last) = page.split_once("## 4.").expect("the commands");
-    let commands = last
+    let (_, section) = page.split_once("## 4.").expect("the commands");
+    let commands = section
         .lines()
         .filter_map(|line| line.strip_prefix("backstitch "));
-    let mut answered = 0;
+    let mut command_count = 0;
     for command in commands.filter(|command| !command.starts_with("serve")) {
         let command = command.split('#').next().unwrap_or_default();
         let words = command.split_whitespace();
@@ -146,16 +146,16 @@ fn the_commands_of_the_tutorial_work() {
             })
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        done(&data, &words);
-        answered += 1;
+        run_ok(&data, &words);
+        command_count += 1;
     }
-    assert_eq!(answered, 4);
+    assert_eq!(command_count, 4);
     let server = Server::start(&data, &[]);
-    for path in requests_on(&page) {
-        assert_one_request(&server.client.json(&path), &path);
+    for path in find_requests(&page) {
+        assert_counts_one(&server.client.get_json(&path), &path);
     }
     // A custom job can be named.
-    done(&data, &["batch", "run", "--job", "likes_owner_day"]);
+    run_ok(&data, &["batch", "run", "--job", "likes_owner_day"]);
     // An invalid view is reported with its path.
     std::fs::write(views.join("likes_detail/query.sql"), "SELEKT").expect("a file");
     let output = run(&data, &["batch", "run"]);
@@ -165,7 +165,7 @@ fn the_commands_of_the_tutorial_work() {
 }
 
 /// The requests on the page.
-fn requests_on(page: &str) -> Vec<String> {
+fn find_requests(page: &str) -> Vec<String> {
     let lines = page.lines();
     let paths = lines.filter_map(|line| {
         let (_, path) = line.strip_prefix("curl ")?.split_once(":8080")?;
@@ -176,7 +176,7 @@ fn requests_on(page: &str) -> Vec<String> {
     paths
 }
 
-fn assert_one_request(answer: &Value, path: &str) {
+fn assert_counts_one(answer: &Value, path: &str) {
     let counted = answer
         .get("count")
         .or_else(|| answer["rows"][0].get("count"));
@@ -186,13 +186,19 @@ fn assert_one_request(answer: &Value, path: &str) {
 /// The steps of the tutorial give the results that it shows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tutorial_gives_the_results_it_shows() {
-    let page = tutorial();
-    let of = |view: &str, file: &str| code_block(&page, &format!("{view}/{file}"));
+    let page = read_tutorial();
+    let read_block = |view: &str, file: &str| code_block(&page, &format!("{view}/{file}"));
     let views = ["likes_detail", "likes_owner_day"];
-    let views = views.map(|view| (view, of(view, "job.toml"), of(view, "query.sql")));
+    let views = views.map(|view| {
+        (
+            view,
+            read_block(view, "job.toml"),
+            read_block(view, "query.sql"),
+        )
+    });
     let plays = World::new().await;
     let world = plays.with_catalog(catalog_with(&views));
-    let input = of("likes_detail", "cases/two/input.jsonl");
+    let input = read_block("likes_detail", "cases/two/input.jsonl");
     let lines: Vec<String> = input.lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 3);
     world.ingest(&lines).await;
@@ -200,12 +206,12 @@ async fn the_tutorial_gives_the_results_it_shows() {
     let served = world.serve().await;
     let check = async |source: &str| {
         for (interval, view) in [("hour", "likes_detail"), ("day", "likes_owner_day")] {
-            let expected = of(view, "cases/two/expected.jsonl");
+            let expected = read_block(view, "cases/two/expected.jsonl");
             let expected: Value = serde_json::from_str(expected.trim()).expect("one row");
             let path = format!(
                 "/api/v1/stats/likes/series?owner_id=1&track_id=10&from=2026-03-01&to=2026-03-02&interval={interval}"
             );
-            let series = served.client.ask(&path).await;
+            let series = served.client.fetch_json(&path).await;
             let points = series["points"].as_array().expect("points").iter();
             let counted: Vec<&Value> = points.filter(|point| point["count"] != 0).collect();
             let [point] = counted.as_slice() else {
@@ -219,8 +225,8 @@ async fn the_tutorial_gives_the_results_it_shows() {
     check("realtime").await;
     world.run(&RunRequest::default()).await.expect("a run");
     check("batch").await;
-    for path in requests_on(&page) {
-        assert_one_request(&served.client.ask(&path).await, &path);
+    for path in find_requests(&page) {
+        assert_counts_one(&served.client.fetch_json(&path).await, &path);
     }
     served.end().await;
 }
@@ -228,7 +234,7 @@ async fn the_tutorial_gives_the_results_it_shows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn likes_need_only_their_folders() {
     let plays = World::new().await;
-    let world = plays.with_catalog(with_likes());
+    let world = plays.with_catalog(catalog_with_likes());
     let (night, day) = ("2026-02-28T23:10:00Z", "2026-03-01T09:00:00Z");
     world
         .ingest(&[
@@ -240,21 +246,21 @@ async fn likes_need_only_their_folders() {
         .await;
     world.catch_up().await;
     let served = world.serve().await;
-    let ask = |path: &str| {
+    let get_json = |path: &str| {
         let path = format!("/api/v1/stats/{path}");
         let client = served.client.clone();
-        async move { client.ask(&path).await }
+        async move { client.fetch_json(&path).await }
     };
     let check = async |likes: i64, source: &str| {
-        let total = ask("likes/total?owner_id=1").await;
+        let total = get_json("likes/total?owner_id=1").await;
         assert_eq!(total["count"], likes, "{total}");
         assert_eq!(total["provenance"]["source"], source, "{total}");
-        let plays = ask("plays/total?owner_id=1").await;
+        let plays = get_json("plays/total?owner_id=1").await;
         assert_eq!(plays["count"], likes + 1, "{plays}");
-        let uniques = ask("likes/uniques?owner_id=1&track_id=10").await;
+        let uniques = get_json("likes/uniques?owner_id=1&track_id=10").await;
         assert_eq!(uniques["count"], 2, "{uniques}");
         let query = "owner_id=1&from=2026-03-01&to=2026-03-02&tz=Europe/Berlin";
-        let series = ask(&format!("likes/series?{query}&interval=day")).await;
+        let series = get_json(&format!("likes/series?{query}&interval=day")).await;
         assert_eq!(series["points"][0]["count"], likes, "{series}");
     };
     check(3, "realtime").await;
@@ -264,18 +270,18 @@ async fn likes_need_only_their_folders() {
     world.ingest(&[event(5, 11, 8, day, "like")]).await;
     world.catch_up().await;
     check(4, "merged").await;
-    let by_track = ask("likes/breakdown?owner_id=1&by=track").await;
+    let by_track = get_json("likes/breakdown?owner_id=1&by=track").await;
     let rows = by_track["rows"].as_array().expect("rows").iter();
     let rows: Vec<Value> = rows.map(|row| json!([row["key"], row["count"]])).collect();
     assert_eq!(json!(rows), json!([[10, 2], [11, 2]]));
     // Unknown views and filters are refused; the error lists the available ones.
-    let (asker, path) = (
+    let (client, path) = (
         served.client.clone(),
         "/api/v1/stats/likes/total?owner_id=1&app_id=7",
     );
-    let (status, body) = tokio::task::spawn_blocking(move || asker.get(path))
+    let (status, body) = tokio::task::spawn_blocking(move || client.get(path))
         .await
-        .expect("asking");
+        .expect("a response");
     assert_eq!(status, 400, "{body}");
     assert!(
         body.contains("country, listener_id, owner_id, track_id"),

@@ -16,9 +16,9 @@ fn play(event: &str) -> String {
 }
 
 /// Sends a request with the blocking client, on another thread than the server's.
-async fn send_request(served: &Served, path: &str) -> serde_json::Value {
+async fn fetch_json(served: &Served, path: &str) -> serde_json::Value {
     let (client, path) = (served.client.clone(), path.to_owned());
-    let response = tokio::task::spawn_blocking(move || client.json(&path));
+    let response = tokio::task::spawn_blocking(move || client.get_json(&path));
     response.await.expect("an answer")
 }
 
@@ -27,7 +27,7 @@ async fn send_request(served: &Served, path: &str) -> serde_json::Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn misrouted_events_count() {
     let world = World::new().await;
-    let home = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
+    let owner_partition = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
     world.ingest(&[play("a"), play("b")]).await;
     world.catch_up().await;
     world
@@ -35,14 +35,14 @@ async fn misrouted_events_count() {
         .await
         .expect("a run");
     let served = world.serve().await;
-    let total = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
-    assert_eq!(send_request(&served, &total).await["count"], 2);
+    let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
+    assert_eq!(fetch_json(&served, &path).await["count"], 2);
     let misrouted = play("c");
     world
-        .append_raw((home + 1) % PARTITIONS, &[misrouted.as_bytes()])
+        .append_raw((owner_partition + 1) % PARTITIONS, &[misrouted.as_bytes()])
         .await;
     world.catch_up().await;
-    assert_eq!(send_request(&served, &total).await["count"], 3);
+    assert_eq!(fetch_json(&served, &path).await["count"], 3);
     let snapshot = world
         .stores
         .live
@@ -58,7 +58,7 @@ async fn misrouted_events_count() {
         .run(&batch::RunRequest::default())
         .await
         .expect("a run");
-    let answer = send_request(&served, &total).await;
+    let answer = fetch_json(&served, &path).await;
     assert_eq!(answer["count"], 3, "{answer}");
     assert_eq!(answer["provenance"]["source"], "batch");
     served.end().await;
@@ -76,9 +76,9 @@ async fn misrouted_notifications_are_forwarded() {
         .ingest_into(Source::Efforts, &[effort.to_string()])
         .await;
     let group = Group { key: 3, member: 4 };
-    let home = group.partition(PARTITIONS);
+    let group_partition = group.partition(PARTITIONS);
     let misrouted = NewRecords {
-        partition: (home + 1) % PARTITIONS,
+        partition: (group_partition + 1) % PARTITIONS,
         keys: BinaryArray::from_iter_values(["3", "3"]),
         values: BinaryArray::from_iter_values([
             group.notification(Source::Efforts),
@@ -87,15 +87,18 @@ async fn misrouted_notifications_are_forwarded() {
         headers: Vec::new(),
     };
     let topic = Source::Efforts.topic();
-    let before = world.stores.log.spans(topic).await.expect("the log");
+    let spans_before = world.stores.log.spans(topic).await.expect("the log");
     let appended = world.stores.log.append(topic, &[misrouted], NOW_MS).await;
     appended.expect("appending");
     world.catch_up_on(Source::Efforts).await;
-    let after = world.stores.log.spans(topic).await.expect("the log");
-    assert_eq!(after[home as usize].end, before[home as usize].end + 1);
+    let spans_after = world.stores.log.spans(topic).await.expect("the log");
+    assert_eq!(
+        spans_after[group_partition as usize].end,
+        spans_before[group_partition as usize].end + 1
+    );
     world.catch_up_on(Source::Efforts).await;
     let served = world.serve().await;
-    let board = send_request(&served, "/api/v1/boards/segments/3").await;
+    let board = fetch_json(&served, "/api/v1/boards/segments/3").await;
     assert_eq!(board["total"], 1);
     assert_eq!(board["provenance"]["complete"], true);
     served.end().await;

@@ -13,7 +13,7 @@ use stores::notices::CAPACITY_NOTICES;
 use stores::webhook::{NoticesOptions, Webhook};
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{CONFIG, Process, Server, done};
+use tests::process::{CONFIG, Process, Server, run_ok};
 use tests::servers::Addresses;
 use tests::topic::messages;
 use tests::webhook_receiver::{Post, Reply, WebhookReceiver};
@@ -21,12 +21,12 @@ use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
 pub(super) const SECRET: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
-const SENT_BEFORE: &str = "whsec_IB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgE=";
+const PREVIOUS_SECRET: &str = "whsec_IB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgE=";
 const APPLICATION: &str = "/api/v1/applications/7";
 
-fn notices(url: &str) -> String {
+fn notices_config(url: &str) -> String {
     format!(
-        "[notices]\nwebhook_url = \"{url}\"\nwebhook_secret = \"{SECRET}\"\nwebhook_secret_before = \"{SENT_BEFORE}\"\nrequest_timeout_ms = 5000\nretry_max_ms = 1000\n"
+        "[notices]\nwebhook_url = \"{url}\"\nwebhook_secret = \"{SECRET}\"\nwebhook_secret_before = \"{PREVIOUS_SECRET}\"\nrequest_timeout_ms = 5000\nretry_max_ms = 1000\n"
     )
 }
 
@@ -35,16 +35,19 @@ fn notices_reach_a_webhook_embedded() {
     let listener = WebhookReceiver::new(&[]);
     let installation = Installation::embedded();
     std::fs::create_dir_all(installation.data()).expect("a folder");
-    std::fs::write(installation.data().join(CONFIG), notices(&listener.url))
-        .expect("a configuration");
+    std::fs::write(
+        installation.data().join(CONFIG),
+        notices_config(&listener.url),
+    )
+    .expect("a configuration");
     deliver_notices(&installation, &listener, 1);
 }
 
 #[test]
 fn notices_reach_a_webhook_on_servers() {
     let listener = WebhookReceiver::new(&[]);
-    let more = notices(&listener.url);
-    let installation = Installation::with_addresses(&Addresses::default(), &more);
+    let config = notices_config(&listener.url);
+    let installation = Installation::with_addresses(&Addresses::default(), &config);
     deliver_notices(&installation, &listener, 2);
 }
 
@@ -62,7 +65,7 @@ fn deliver_notices(installation: &Installation, listener: &WebhookReceiver, proc
         Reply::Close,
         Reply::Hang,
         Reply::Status(302),
-        Reply::After(1),
+        Reply::RetryAfter(1),
     ];
     listener.reply(&faults);
     for athlete in 1..=10 {
@@ -73,7 +76,7 @@ fn deliver_notices(installation: &Installation, listener: &WebhookReceiver, proc
     let numbers = |post: &Post| numbers.map(|name| post.json()[name].as_i64().expect("a number"));
     let mut deliveries: Vec<_> = posts
         .iter()
-        .filter(|post| post.is_taken())
+        .filter(|post| post.is_accepted())
         .map(numbers)
         .collect();
     deliveries.sort_unstable();
@@ -85,31 +88,35 @@ fn deliver_notices(installation: &Installation, listener: &WebhookReceiver, proc
         204
     );
     assert_eq!(connect(client, 10), 201);
-    let capacity = |capacity: i64| {
+    let set_capacity = |capacity: i64| {
         let body = json!({"athlete_capacity": capacity}).to_string();
         assert_eq!(client.patch(APPLICATION, body.as_bytes()).0, 200);
     };
-    capacity(12);
+    set_capacity(12);
     let posts = listener.wait_for(faults.len() + 4);
     assert_eq!(numbers(&posts[faults.len() + 3]), [80, 10]);
     listener.reply(&[Reply::Status(410)]);
-    capacity(10);
-    let _all = listener.wait_for(faults.len() + 7);
-    let shown = wait_settled(client, 7);
-    let failed: Vec<&Value> = shown.iter().filter(|n| !n["failed_at"].is_null()).collect();
-    assert_eq!(failed.len(), 1, "{shown:?}");
-    let why = failed[0]["error"].as_str().expect("a reason");
-    assert!(why.contains("410") && failed[0]["tries"] == 1, "{why}");
+    set_capacity(10);
+    let _posts = listener.wait_for(faults.len() + 7);
+    let notices = wait_settled(client, 7);
+    let failed: Vec<&Value> = notices
+        .iter()
+        .filter(|n| !n["failed_at"].is_null())
+        .collect();
+    assert_eq!(failed.len(), 1, "{notices:?}");
+    let error = failed[0]["error"].as_str().expect("a reason");
+    assert!(error.contains("410") && failed[0]["tries"] == 1, "{error}");
     for layer in layers {
         let (succeeded, message) = layer.end();
         assert!(succeeded, "{message:?}");
         assert!(!message.concat().contains("sesame"), "{message:?}");
     }
-    done(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
     let posts = listener.posts();
     assert_eq!(posts.len(), faults.len() + 7, "{posts:?}");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let log = runtime.block_on(async { logged(&*installation.world().await.stores.log).await });
+    let log =
+        runtime.block_on(async { read_logged(&*installation.world().await.stores.log).await });
     assert_equal_to_log(&posts, &log, 7);
 }
 
@@ -122,7 +129,7 @@ fn connect(client: &Client, athlete: i64) -> u16 {
 /// The notices, once there are `count` and each is delivered or given up.
 fn wait_settled(client: &Client, count: usize) -> Vec<Value> {
     for _ in 0..2_400 {
-        let shown = client.json(&format!("{APPLICATION}/capacity-notices"));
+        let shown = client.get_json(&format!("{APPLICATION}/capacity-notices"));
         let shown = shown["notices"].as_array().expect("notices").clone();
         let is_settled = |notice: &Value| {
             !notice["logged_at"].is_null()
@@ -151,14 +158,14 @@ fn assert_equal_to_log(posts: &[Post], log: &[Value], count: usize) {
     let mut deliveries = BTreeMap::new();
     for post in posts {
         assert!(
-            post.is_signed(SECRET) && post.is_signed(SENT_BEFORE),
+            post.is_signed(SECRET) && post.is_signed(PREVIOUS_SECRET),
             "{post:?}"
         );
         assert_eq!(ids.get(post.id()), Some(&post.json()));
         assert_eq!(post.json()["type"], "capacity.threshold");
         assert_eq!(post.json()["application_id"], 7);
         assert_eq!(post.json()["name"], "Pacer");
-        *deliveries.entry(post.id().to_owned()).or_insert(0) += usize::from(post.is_taken());
+        *deliveries.entry(post.id().to_owned()).or_insert(0) += usize::from(post.is_accepted());
     }
     assert!(
         deliveries.values().all(|deliveries| *deliveries <= 1),
@@ -166,9 +173,10 @@ fn assert_equal_to_log(posts: &[Post], log: &[Value], count: usize) {
     );
 }
 
-async fn logged(log: &dyn LogRead) -> Vec<Value> {
-    let all = messages(log, CAPACITY_NOTICES).await.expect("the log");
-    all.into_iter()
+async fn read_logged(log: &dyn LogRead) -> Vec<Value> {
+    let partitions = messages(log, CAPACITY_NOTICES).await.expect("the log");
+    partitions
+        .into_iter()
         .flatten()
         .map(|(_, notice)| notice)
         .collect()
@@ -186,7 +194,7 @@ async fn a_crash_after_delivery_delivers_again_on_servers() {
 
 /// A process that claimed a notice and died keeps it until the claim expires; then the notice is
 /// delivered under the same id.
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 async fn crash_after_claim(mut world: World) {
     let listener = WebhookReceiver::new(&[Reply::Hang; 3]);
     let options = NoticesOptions {
@@ -218,50 +226,53 @@ async fn crash_after_claim(mut world: World) {
         ended = speed.run(true, CancellationToken::new()) => panic!("{ended:?}"),
         () = posted => {}
     }
-    let again = async |later_ms: i64| {
+    let catch_up_later = async |later_ms: i64| {
         world.clock.set_ms(world.clock.now_ms() + later_ms);
-        let done = speed.run(true, CancellationToken::new()).await;
-        done.expect("catching up");
+        let report = speed.run(true, CancellationToken::new()).await;
+        report.expect("catching up");
         let waiting = entity_store.pending_notices(world.clock.now_ms()).await;
         let waiting = waiting.expect("the store");
         (listener.posts().len(), waiting.all)
     };
-    assert_eq!(again(0).await, (3, 3));
-    assert_eq!(again(101_000).await, (6, 0));
-    assert_eq!(again(101_000).await, (6, 0));
+    assert_eq!(catch_up_later(0).await, (3, 3));
+    assert_eq!(catch_up_later(101_000).await, (6, 0));
+    assert_eq!(catch_up_later(101_000).await, (6, 0));
     let posts = listener.posts();
-    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut deliveries: BTreeMap<&str, usize> = BTreeMap::new();
     for post in &posts {
-        *times.entry(post.id()).or_default() += 1;
+        *deliveries.entry(post.id()).or_default() += 1;
     }
-    assert!(times.values().all(|times| *times == 2), "{times:?}");
+    assert!(
+        deliveries.values().all(|deliveries| *deliveries == 2),
+        "{deliveries:?}"
+    );
     assert!(
         posts
             .iter()
-            .all(|post| post.is_signed(SECRET) && !post.is_signed(SENT_BEFORE))
+            .all(|post| post.is_signed(SECRET) && !post.is_signed(PREVIOUS_SECRET))
     );
 
     // A notice that is older than the delivery limit is given up, but is in the log.
     listener.reply(&[Reply::Status(500); 9]);
-    let by = stores::admin::AuditContext {
+    let audit = stores::admin::AuditContext {
         actor: "me".to_owned(),
         reason: None,
     };
     let change = stores::admin::ApplicationChange::capacity(0);
     entity_store
-        .change_application(7, change, &by, world.clock.now_ms())
+        .change_application(7, change, &audit, world.clock.now_ms())
         .await
         .expect("changing");
-    assert_eq!(again(3 * 86_400_000).await, (7, 0));
-    let last = entity_store
+    assert_eq!(catch_up_later(3 * 86_400_000).await, (7, 0));
+    let newest = entity_store
         .notices(None, None, 1)
         .await
         .expect("the store");
     assert!(
-        last[0].failed_at_ms.is_some() && last[0].last_error.is_some(),
-        "{last:?}"
+        newest[0].failed_at_ms.is_some() && newest[0].last_error.is_some(),
+        "{newest:?}"
     );
-    let log = logged(&*world.stores.log).await;
+    let log = read_logged(&*world.stores.log).await;
     let ids = |values: &[Value]| {
         let id = |value: &Value| value["id"].as_str().expect("an id").to_owned();
         values

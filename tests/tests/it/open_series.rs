@@ -10,49 +10,45 @@ fn play(id: &str, country: &str, listener: i64, at: &str) -> String {
     plays::play(id, fields)
 }
 
-async fn points(served: &Served, path: &str) -> Vec<(String, i64)> {
+async fn fetch_points(served: &Served, path: &str) -> Vec<(String, i64)> {
     let answer = served
         .client
-        .ask(&format!("/api/v1/stats/plays/{path}"))
+        .fetch_json(&format!("/api/v1/stats/plays/{path}"))
         .await;
     let points = answer["points"].as_array();
     let point = |point: &Value| {
-        let at = point["at"].as_str().expect("a time").to_owned();
-        (at, point["count"].as_i64().expect("a count"))
+        let time = point["at"].as_str().expect("a time").to_owned();
+        (time, point["count"].as_i64().expect("a count"))
     };
     let points = points.unwrap_or_else(|| panic!("{path}: {answer}"));
     points.iter().map(point).collect()
 }
 
-async fn check(served: &Served) {
-    let day = |at: &str, count| vec![(at.to_owned(), count)];
-    for filter_text in ["owner_id=7", "track_id=7", "owner_id=7&track_id=7"] {
+async fn check_series(served: &Served) {
+    let points_on = |at: &str, count| vec![(at.to_owned(), count)];
+    for owner_filter in ["owner_id=7", "track_id=7", "owner_id=7&track_id=7"] {
         // The same with two filters that only the detail view has both of.
         for filter in ["country=DE", "listener_id=1", "country=DE&listener_id=1"] {
-            let filter_text = format!("{filter_text}&{filter}");
+            let filters = format!("{owner_filter}&{filter}");
             assert_eq!(
-                points(served, &format!("series?{filter_text}")).await,
-                day("2026-03-01T00:00:00Z", 1)
+                fetch_points(served, &format!("series?{filters}")).await,
+                points_on("2026-03-01T00:00:00Z", 1)
             );
             assert_eq!(
-                points(
+                fetch_points(
                     served,
-                    &format!("series?{filter_text}&interval=month&tz=Asia/Kolkata")
+                    &format!("series?{filters}&interval=month&tz=Asia/Kolkata")
                 )
                 .await,
-                day("2026-02-28T18:30:00Z", 1)
+                points_on("2026-02-28T18:30:00Z", 1)
             );
             assert_eq!(
-                points(
-                    served,
-                    &format!("uniques/series?{filter_text}&interval=day")
-                )
-                .await,
-                day("2026-03-01T00:00:00Z", 1)
+                fetch_points(served, &format!("uniques/series?{filters}&interval=day")).await,
+                points_on("2026-03-01T00:00:00Z", 1)
             );
         }
-        let nothing = format!("series?{filter_text}&country=FR");
-        assert_eq!(points(served, &nothing).await, []);
+        let nothing = format!("series?{owner_filter}&country=FR");
+        assert_eq!(fetch_points(served, &nothing).await, []);
     }
 }
 
@@ -69,8 +65,8 @@ async fn filtered_out_events_do_not_extend_a_series() {
     ];
     world.ingest(&lines).await;
     world.catch_up().await;
-    check(&served).await;
+    check_series(&served).await;
     world.run(&RunRequest::default()).await.expect("a run");
-    check(&served).await;
+    check_series(&served).await;
     served.end().await;
 }

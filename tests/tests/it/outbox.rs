@@ -22,14 +22,14 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 struct FailingLog {
     log: Arc<dyn LogWrite>,
-    times: AtomicUsize,
+    failures_left: AtomicUsize,
 }
 
 impl FailingLog {
-    fn times(world: &World, times: usize) -> Arc<Self> {
+    fn new(world: &World, failures: usize) -> Arc<Self> {
         Arc::new(Self {
             log: Arc::clone(&world.stores.log) as _,
-            times: times.into(),
+            failures_left: failures.into(),
         })
     }
 }
@@ -46,9 +46,9 @@ impl LogWrite for FailingLog {
         groups: &[NewRecords],
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>> {
-        let fewer = |times: usize| times.checked_sub(1);
+        let fewer = |failures: usize| failures.checked_sub(1);
         let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
-        if self.times.fetch_update(set, get, fewer).is_ok() {
+        if self.failures_left.fetch_update(set, get, fewer).is_ok() {
             return Err(Error::Unavailable {
                 operation: "appending".to_owned(),
                 reason: "the log is unavailable".to_owned(),
@@ -96,24 +96,24 @@ async fn pending_count(world: &World, source: Source) -> u64 {
 }
 
 /// The groups in the log of a source, and the number of notifications.
-async fn published(world: &World, source: Source) -> (BTreeSet<Group>, usize) {
+async fn read_published(world: &World, source: Source) -> (BTreeSet<Group>, usize) {
     let (mut groups, mut count) = (BTreeSet::new(), 0);
     let log = &world.stores.log;
     let spans = log.spans(source.topic()).await.expect("the log");
     for (partition, span) in (0..).zip(spans) {
-        let mut at = span.start;
-        while at < span.end {
+        let mut offset = span.start;
+        while offset < span.end {
             let limit = FetchLimit {
                 records: 50_000,
                 bytes: 1 << 24,
             };
-            let fetched = log.fetch(source.topic(), partition, at, limit).await;
+            let fetched = log.fetch(source.topic(), partition, offset, limit).await;
             let fetched = fetched.expect("fetching");
             for value in fetched.records.values.iter().flatten() {
                 groups.insert(parse_notification(source, value).expect("a notification"));
                 count += 1;
             }
-            at = fetched.next_offset;
+            offset = fetched.next_offset;
         }
     }
     (groups, count)
@@ -127,23 +127,23 @@ async fn every_notification_is_published() {
     let world = World::new().await;
     let lines: Vec<String> = (0..segments).map(|n| effort(n, n, 7)).collect();
     commit(&world, Source::Efforts, &lines, NOW_MS).await;
-    let all: BTreeSet<Group> = (0..segments).map(|key| Group { key, member: 7 }).collect();
+    let groups: BTreeSet<Group> = (0..segments).map(|key| Group { key, member: 7 }).collect();
     let log: Arc<dyn LogWrite> = Arc::clone(&world.stores.log) as _;
     let newest = world.stores.entities.outbox_status(Source::Efforts).await;
     let newest = newest.expect("the outbox").newest;
     let relay = relay(&world, Arc::clone(&log));
     let never_stop = CancellationToken::new();
-    let sent = relay.drain(Source::Efforts, newest, &never_stop).await;
-    assert_eq!(sent.expect("sending"), all.len() as u64);
-    assert!(published(&world, Source::Efforts).await == (all.clone(), all.len()));
+    let published_count = relay.drain(Source::Efforts, newest, &never_stop).await;
+    assert_eq!(published_count.expect("sending"), groups.len() as u64);
+    assert!(read_published(&world, Source::Efforts).await == (groups.clone(), groups.len()));
     assert_eq!(pending_count(&world, Source::Efforts).await, 0);
 
     let line = br#"{"id":7,"gender":"F"}"#;
     let athletes = intake(&world, log, Source::Athletes).await;
     let ingested = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
     assert_eq!(ingested.expect("ingesting").accepted, 1);
-    let again = published(&world, Source::Efforts).await;
-    assert!(again == (all.clone(), 2 * all.len()));
+    let published_again = read_published(&world, Source::Efforts).await;
+    assert!(published_again == (groups.clone(), 2 * groups.len()));
     assert_eq!(pending_count(&world, Source::Efforts).await, 0);
 
     // A cancelled publisher leaves the rest for the speed layer.
@@ -153,15 +153,18 @@ async fn every_notification_is_published() {
     let athletes = athletes.with_stop(stop);
     let ingested = athletes.ingest("f", [(1, &line[..])].into_iter()).await;
     assert_eq!(ingested.expect("ingesting").accepted, 1);
-    let left = all.len() - NOTIFICATIONS_MAX;
-    assert_eq!(pending_count(&world, Source::Efforts).await, left as u64);
+    let remaining = groups.len() - NOTIFICATIONS_MAX;
+    assert_eq!(
+        pending_count(&world, Source::Efforts).await,
+        remaining as u64
+    );
 }
 
 /// Notifications that could not be appended stay, and are published with the next ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_append_loses_nothing() {
     let world = World::new().await;
-    let log = FailingLog::times(&world, 1);
+    let log = FailingLog::new(&world, 1);
     let efforts = intake(&world, Arc::clone(&log) as _, Source::Efforts).await;
     let line = effort(1, 2, 3);
     let checked = efforts.check("f", [(1, line.as_bytes())].into_iter());
@@ -192,7 +195,7 @@ async fn a_failed_append_loses_nothing() {
     assert_eq!(sent.expect("sending"), 1);
     let group = Group { key: 2, member: 3 };
     assert_eq!(
-        published(&world, Source::Efforts).await,
+        read_published(&world, Source::Efforts).await,
         ([group].into(), 1)
     );
     assert_eq!(pending_count(&world, Source::Authorizations).await, 1);
@@ -230,8 +233,8 @@ async fn future_timestamps_delay_nothing() {
         }
         stop.cancel();
     };
-    let both = async { tokio::join!(running, published) };
-    let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
+    let work = async { tokio::join!(running, published) };
+    let ended = tokio::time::timeout(Duration::from_secs(60), work).await;
     ended.expect("a published notification").0.expect("speed");
 }
 
@@ -241,24 +244,24 @@ async fn unpublishable_notifications_delay_nothing() {
     let world = World::new().await;
     world.ingest_into(Source::Efforts, &[effort(1, 2, 3)]).await;
     commit(&world, Source::Efforts, &[effort(2, 4, 5)], NOW_MS).await;
-    let log = FailingLog::times(&world, usize::MAX);
+    let log = FailingLog::new(&world, usize::MAX);
     let speed = world
         .speed_with_log_writer(Source::Efforts, Arc::clone(&log) as _)
         .await;
     let stop = CancellationToken::new();
-    let counted = |groups: usize| {
+    let wait_until_counted = |groups: usize| {
         let world = &world;
         async move {
             loop {
                 let live = &world.stores.live;
                 let read = live.read_deltas(Source::Efforts, PARTITIONS, &[]).await;
-                let slots = read
+                let states = read
                     .expect("live state")
                     .partition_states
                     .into_iter()
                     .flatten();
-                let all: i64 = slots.map(|slot| slot.position.next_offset).sum();
-                if usize::try_from(all).expect("an offset") >= groups {
+                let counted_records: i64 = states.map(|state| state.position.next_offset).sum();
+                if usize::try_from(counted_records).expect("an offset") >= groups {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -266,14 +269,14 @@ async fn unpublishable_notifications_delay_nothing() {
         }
     };
     let watched = async {
-        counted(1).await;
+        wait_until_counted(1).await;
         assert_eq!(pending_count(&world, Source::Efforts).await, 1);
-        log.times.store(1, Ordering::SeqCst);
-        counted(2).await;
+        log.failures_left.store(1, Ordering::SeqCst);
+        wait_until_counted(2).await;
         stop.cancel();
     };
-    let both = async { tokio::join!(speed.run(false, stop.clone()), watched) };
-    let ended = tokio::time::timeout(Duration::from_secs(60), both).await;
+    let work = async { tokio::join!(speed.run(false, stop.clone()), watched) };
+    let ended = tokio::time::timeout(Duration::from_secs(60), work).await;
     ended.expect("two counts").0.expect("speed");
     assert_eq!(pending_count(&world, Source::Efforts).await, 0);
 }
@@ -311,7 +314,9 @@ async fn a_row_budget_changes_no_board() {
         assert_eq!(notified, 2 * groups, "{report:?}");
         assert_eq!(report.micro_batches > 2, rows_max < 100, "{report:?}");
         let served = world.serve().await;
-        let board = served.client.json("/api/v1/boards/segments/1?limit=1000");
+        let board = served
+            .client
+            .get_json("/api/v1/boards/segments/1?limit=1000");
         assert_eq!(board["total"], groups, "{board}");
         answers.push(board["entries"].clone());
         served.end().await;

@@ -4,20 +4,20 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tests::process::{Process, command, done, run, run_with_input};
+use tests::process::{Process, command, run, run_ok, run_with_input};
 
 /// Finds paths below a folder that other users may read, write or enter, with their modes.
-fn find_accessible(path: &Path, found: &mut Vec<(PathBuf, u32)>, seen: &mut Vec<String>) {
-    let about = fs::symlink_metadata(path).expect("a path");
-    let mode = about.permissions().mode() & 0o777;
-    seen.push(path.display().to_string());
+fn find_accessible(path: &Path, accessible: &mut Vec<(PathBuf, u32)>, visited: &mut Vec<String>) {
+    let metadata = fs::symlink_metadata(path).expect("a path");
+    let mode = metadata.permissions().mode() & 0o777;
+    visited.push(path.display().to_string());
     // A link has no mode of its own.
-    if !about.is_symlink() && mode & 0o077 != 0 {
-        found.push((path.to_owned(), mode));
+    if !metadata.is_symlink() && mode & 0o077 != 0 {
+        accessible.push((path.to_owned(), mode));
     }
-    if about.is_dir() {
+    if metadata.is_dir() {
         for entry in fs::read_dir(path).expect("a folder") {
-            find_accessible(&entry.expect("an entry").path(), found, seen);
+            find_accessible(&entry.expect("an entry").path(), accessible, visited);
         }
     }
 }
@@ -36,19 +36,19 @@ async fn other_users_cannot_read_the_data_folder() {
     let lines = format!("{}\n{}\nnonsense\n", plays(1), plays(2));
     let output = run_with_input(&data, &["ingest", "plays", "-"], lines.as_bytes());
     assert!(output.status.success(), "{output:?}");
-    done(
+    run_ok(
         &data,
         &["keys", "create", "--name", "a", "--scope", "admin"],
     );
-    done(&data, &["speed", "--until-caught-up"]);
-    done(&data, &["batch", "run"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["batch", "run"]);
     let erase = ["erase", "--listener", "7"];
-    done(&data, &erase);
-    let up = Process::spawn(command(&data, &["up", "--listen", "127.0.0.1:0"]));
-    up.wait_for_output("http://").await;
-    let (mut found, mut seen) = (Vec::new(), Vec::new());
-    find_accessible(&data, &mut found, &mut seen);
-    for part in [
+    run_ok(&data, &erase);
+    let process = Process::spawn(command(&data, &["up", "--listen", "127.0.0.1:0"]));
+    process.wait_for_output("http://").await;
+    let (mut accessible, mut visited) = (Vec::new(), Vec::new());
+    find_accessible(&data, &mut accessible, &mut visited);
+    for name in [
         "canon.db-wal",
         "canon.db-shm",
         "erasures.db",
@@ -57,16 +57,16 @@ async fn other_users_cannot_read_the_data_folder() {
         "locks",
     ] {
         assert!(
-            seen.iter().any(|path| path.contains(part)),
-            "{part}: {seen:#?}"
+            visited.iter().any(|path| path.contains(name)),
+            "{name}: {visited:#?}"
         );
     }
-    assert_eq!(found, []);
-    drop(up);
-    let output = done(&data, &["check"]);
+    assert_eq!(accessible, []);
+    drop(process);
+    let output = run_ok(&data, &["check"]);
     assert!(!output.contains("WARN"), "{output}");
     fs::set_permissions(&data, fs::Permissions::from_mode(0o750)).expect("a mode");
-    let output = done(&data, &["check"]);
+    let output = run_ok(&data, &["check"]);
     let warning = output.lines().find(|line| line.starts_with("WARN"));
     let warning = warning.unwrap_or_else(|| panic!("{output}"));
     assert!(

@@ -9,13 +9,13 @@ use rand::{Rng, SeedableRng};
 use tests::http::Client;
 use tests::installation::Installation;
 use tests::play_queries::{PlayGenerator, check_random_query};
-use tests::process::{Process, Server, done, run};
+use tests::process::{Process, Server, run, run_ok};
 use tests::world::World;
 
-const QUESTIONS: usize = 12;
+const QUERIES: usize = 12;
 
-pub(crate) async fn compare(world: &World, client: &Client, rng: &mut SmallRng, questions: usize) {
-    for _ in 0..questions {
+pub(crate) async fn compare(world: &World, client: &Client, rng: &mut SmallRng, count: usize) {
+    for _ in 0..count {
         check_random_query(world, client, rng).await;
     }
 }
@@ -27,19 +27,19 @@ fn write_lines(folder: &Path, name: &str, lines: &[String]) -> String {
 }
 
 /// Ingests and counts once, which creates the log and the partition states.
-fn begin(data: &Path, traffic: &mut PlayGenerator, count: usize) {
+fn ingest_and_count(data: &Path, traffic: &mut PlayGenerator, count: usize) {
     let file = write_lines(
         data.parent().expect("a folder"),
         "first.jsonl",
         &traffic.lines(count),
     );
-    done(data, &["ingest", "plays", &file]);
-    done(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["ingest", "plays", &file]);
+    run_ok(data, &["speed", "--until-caught-up"]);
 }
 
 /// Runs a batch, and retries while the lease of a killed run is still valid.
-async fn run_batch(data: &Path, more: &[&str]) {
-    let args = [&["batch", "run"], more].concat();
+async fn run_batch(data: &Path, options: &[&str]) {
+    let args = [&["batch", "run"], options].concat();
     for _ in 0..120 {
         let output = run(data, &args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -54,19 +54,19 @@ async fn run_batch(data: &Path, more: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_are_exact_after_kills_at_random_moments() {
-    kill_processes(&Installation::embedded()).await;
+    check_counts_after_kills(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_are_exact_after_kills_at_random_moments_on_servers() {
-    kill_processes(&Installation::on_servers()).await;
+    check_counts_after_kills(&Installation::on_servers()).await;
 }
 
-async fn kill_processes(installation: &Installation) {
+async fn check_counts_after_kills(installation: &Installation) {
     let data = installation.data();
     let mut rng = SmallRng::seed_from_u64(7);
     let mut traffic = PlayGenerator::new(7);
-    begin(data, &mut traffic, 300);
+    ingest_and_count(data, &mut traffic, 300);
     let world = installation.world().await;
     let server = Server::start(data, &[]);
     let mut killed = 0;
@@ -84,7 +84,7 @@ async fn kill_processes(installation: &Installation) {
             _ => &["batch", "run"],
         };
         if round % 4 != 0 {
-            done(data, &ingest);
+            run_ok(data, &ingest);
         }
         let process = Process::start(data, args);
         let wait = Duration::from_millis(rng.random_range(20..1_200));
@@ -94,39 +94,39 @@ async fn kill_processes(installation: &Installation) {
         killed += usize::from(process.kill());
         compare(&world, &server.client, &mut rng, 2).await;
         if round % 4 == 0 {
-            done(data, &ingest);
+            run_ok(data, &ingest);
         }
     }
     assert!(
         killed >= 8,
         "only {killed} processes were still running when they were killed"
     );
-    done(data, &["speed", "--until-caught-up"]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    run_ok(data, &["speed", "--until-caught-up"]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     run_batch(data, &[]).await;
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     run_batch(data, &["--full"]).await;
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    compare(&world, &server.client, &mut rng, QUERIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_speed_workers_count_every_event_once() {
-    two_workers(&Installation::embedded()).await;
+    check_two_workers(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_speed_workers_count_every_event_once_on_servers() {
-    two_workers(&Installation::on_servers()).await;
+    check_two_workers(&Installation::on_servers()).await;
 }
 
-async fn two_workers(installation: &Installation) {
+async fn check_two_workers(installation: &Installation) {
     let data = installation.data();
     let mut rng = SmallRng::seed_from_u64(8);
     let mut traffic = PlayGenerator::new(8);
-    begin(data, &mut traffic, 50);
+    ingest_and_count(data, &mut traffic, 50);
     let world = installation.world().await;
     let server = Server::start(data, &[]);
-    let both = [
+    let workers = [
         Process::start(data, &["speed"]),
         Process::start(data, &["speed"]),
     ];
@@ -136,64 +136,64 @@ async fn two_workers(installation: &Installation) {
             &format!("{round}.jsonl"),
             &traffic.lines(400),
         );
-        done(data, &["ingest", "plays", &file]);
+        run_ok(data, &["ingest", "plays", &file]);
         compare(&world, &server.client, &mut rng, 3).await;
     }
-    done(data, &["speed", "--until-caught-up"]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
-    for process in both {
+    run_ok(data, &["speed", "--until-caught-up"]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
+    for process in workers {
         assert!(process.kill(), "a worker ended by itself");
     }
-    done(data, &["batch", "run"]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    run_ok(data, &["batch", "run"]);
+    compare(&world, &server.client, &mut rng, QUERIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_live_state_is_replayed() {
-    delete_live_state(&Installation::embedded()).await;
+    check_deleted_live_state(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_live_state_is_replayed_on_servers() {
-    delete_live_state(&Installation::on_servers()).await;
+    check_deleted_live_state(&Installation::on_servers()).await;
 }
 
-async fn delete_live_state(installation: &Installation) {
+async fn check_deleted_live_state(installation: &Installation) {
     let data = installation.data();
     let mut rng = SmallRng::seed_from_u64(9);
     let mut traffic = PlayGenerator::new(9);
-    begin(data, &mut traffic, 300);
+    ingest_and_count(data, &mut traffic, 300);
     let world = installation.world().await;
-    done(data, &["batch", "run"]);
+    run_ok(data, &["batch", "run"]);
     let file = write_lines(installation.folder(), "more.jsonl", &traffic.lines(300));
-    done(data, &["ingest", "plays", &file]);
-    done(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["ingest", "plays", &file]);
+    run_ok(data, &["speed", "--until-caught-up"]);
     let server = Server::start(data, &[]);
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     world.delete_live_state();
-    done(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["speed", "--until-caught-up"]);
     world.mark_live_restored();
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    compare(&world, &server.client, &mut rng, QUERIES).await;
     // The next run is exact, too.
-    let report = done(data, &["batch", "run", "--json"]);
+    let report = run_ok(data, &["batch", "run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(report["epoch"], 2, "{report}");
-    compare(&world, &server.client, &mut rng, QUESTIONS).await;
+    compare(&world, &server.client, &mut rng, QUERIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_concurrent_batch_run_is_rejected() {
-    a_second_run(&Installation::embedded()).await;
+    check_second_run(&Installation::embedded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_concurrent_batch_run_is_rejected_on_servers() {
-    a_second_run(&Installation::on_servers()).await;
+    check_second_run(&Installation::on_servers()).await;
 }
 
-async fn a_second_run(installation: &Installation) {
+async fn check_second_run(installation: &Installation) {
     let data = installation.data();
-    begin(data, &mut PlayGenerator::new(1), 20);
+    ingest_and_count(data, &mut PlayGenerator::new(1), 20);
     let world = installation.world().await;
     let lease = world
         .stores
@@ -208,5 +208,5 @@ async fn a_second_run(installation: &Installation) {
     assert!(stderr.contains("the test"), "{stderr}");
     assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
     drop(lease);
-    done(data, &["batch", "run"]);
+    run_ok(data, &["batch", "run"]);
 }

@@ -48,12 +48,12 @@ pub(crate) async fn scheduled(world: &World, policy: Policy, apply_max: Option<u
 
 pub(crate) async fn reconcile(world: &World, schedule: &Scheduled, when: When) -> Reconciled {
     let stop = CancellationToken::new();
-    let done = world.batch().reconcile(schedule, when, (&(), &stop)).await;
-    done.expect("a reconciliation")
+    let result = world.batch().reconcile(schedule, when, (&(), &stop)).await;
+    result.expect("a reconciliation")
 }
 
-pub(crate) fn outcome_and_alerts(done: &Reconciled) -> (ReconcileOutcome, u64) {
-    match done {
+pub(crate) fn outcome_and_alerts(result: &Reconciled) -> (ReconcileOutcome, u64) {
+    match result {
         Reconciled::Done {
             outcome, alerts, ..
         } => (*outcome, *alerts),
@@ -62,19 +62,20 @@ pub(crate) fn outcome_and_alerts(done: &Reconciled) -> (ReconcileOutcome, u64) {
 }
 
 /// Adds to the count of a stored row.
-pub(crate) async fn damage(world: &World, more: i64) {
+pub(crate) async fn damage(world: &World, change: i64) {
     let table = world.catalog.job(VIEW).expect("the job").view().to_owned();
     let page = scan_view(world, &table).await;
-    let count = page.counts.value(0) + more;
+    let count = page.counts.value(0) + change;
     write_rows(world, &table, &one_row(&page, 0, Some(count))).await;
 }
 
 pub(crate) async fn history(world: &World) -> Vec<Value> {
     let records = &*world.stores.records;
-    let all = reconciliations::list(records, Source::Plays, None, 100).await;
-    all.expect("a history")
+    let comparisons = reconciliations::list(records, Source::Plays, None, 100).await;
+    comparisons
+        .expect("a history")
         .into_iter()
-        .map(|one| one.record)
+        .map(|comparison| comparison.record)
         .collect()
 }
 
@@ -87,11 +88,11 @@ async fn follow_policies(world: &World) {
     assert!(matches!(second, Reconciled::NotDue { .. }), "{second:?}");
 
     damage(world, 5).await;
-    let found = reconcile(world, &report, When::Now).await;
-    assert_eq!(outcome_and_alerts(&found), (ReconcileOutcome::Differs, 1));
-    let again = reconcile(world, &report, When::Now).await;
+    let result = reconcile(world, &report, When::Now).await;
+    assert_eq!(outcome_and_alerts(&result), (ReconcileOutcome::Differs, 1));
+    let repeated = reconcile(world, &report, When::Now).await;
     assert_eq!(
-        outcome_and_alerts(&again),
+        outcome_and_alerts(&repeated),
         (ReconcileOutcome::Differs, 0),
         "the same differences cause no second alert"
     );
@@ -103,12 +104,12 @@ async fn follow_policies(world: &World) {
     );
     assert_eq!(newest["worst"].as_array().expect("a list").len(), 1);
 
-    let above = scheduled(world, Policy::Apply, Some(4)).await;
-    let found = reconcile(world, &above, When::Now).await;
-    assert_eq!(outcome_and_alerts(&found), (ReconcileOutcome::HeldBack, 1));
-    let below = scheduled(world, Policy::Apply, Some(5)).await;
-    let found = reconcile(world, &below, When::Now).await;
-    assert_eq!(outcome_and_alerts(&found), (ReconcileOutcome::PutRight, 0));
+    let too_strict = scheduled(world, Policy::Apply, Some(4)).await;
+    let result = reconcile(world, &too_strict, When::Now).await;
+    assert_eq!(outcome_and_alerts(&result), (ReconcileOutcome::HeldBack, 1));
+    let permissive = scheduled(world, Policy::Apply, Some(5)).await;
+    let result = reconcile(world, &permissive, When::Now).await;
+    assert_eq!(outcome_and_alerts(&result), (ReconcileOutcome::PutRight, 0));
     assert_views_match(world, &[VIEW]).await;
     let newest = &history(world).await[1];
     assert_eq!(newest["outcome"], "put_right");
@@ -153,12 +154,12 @@ async fn concurrent_schedulers_compare_once() {
     let passed = reconcile(&world, &schedule, When::Now).await;
     assert!(matches!(passed, Reconciled::Passed { .. }), "{passed:?}");
     lease.release().await;
-    let (one, other) = tokio::join!(
+    let (first, second) = tokio::join!(
         reconcile(&world, &schedule, When::Due),
         reconcile(&world, &schedule, When::Due)
     );
-    let is_done = |done: &Reconciled| matches!(done, Reconciled::Done { .. });
-    assert!(is_done(&one) != is_done(&other), "{one:?} {other:?}");
+    let is_done = |result: &Reconciled| matches!(result, Reconciled::Done { .. });
+    assert!(is_done(&first) != is_done(&second), "{first:?} {second:?}");
     assert_eq!(history(&world).await.len(), 1);
 }
 
@@ -172,8 +173,8 @@ async fn an_interrupted_restoration_is_recorded() {
         .await
         .expect("restoring");
     let records = &*world.stores.records;
-    let all = reconciliations::list(records, Source::Plays, None, 1).await;
-    let newest = all.expect("a history").remove(0);
+    let comparisons = reconciliations::list(records, Source::Plays, None, 1).await;
+    let newest = comparisons.expect("a history").remove(0);
     assert_eq!(newest.record["outcome"], "put_right");
     // The state that a killed process leaves.
     let mut record = newest.record.clone();
@@ -183,12 +184,12 @@ async fn an_interrupted_restoration_is_recorded() {
         .await
         .expect("replacing");
     assert_views_match(&world, &[VIEW]).await;
-    let all = history(&world).await;
+    let comparisons = history(&world).await;
     assert_eq!(
-        (&all[0]["outcome"], &all[1]["outcome"]),
+        (&comparisons[0]["outcome"], &comparisons[1]["outcome"]),
         (&json!("right"), &json!("cut_off"))
     );
-    assert_eq!(all[1]["restoration"], 1);
+    assert_eq!(comparisons[1]["restoration"], 1);
 }
 
 /// An error in the run of a restoration names the rows that were rewritten before, as does the
@@ -201,12 +202,12 @@ async fn an_error_names_the_rows_repaired_before() {
     crate::drift::add_to_live_row(&world, VIEW, 3).await;
     let stop = CancellationToken::new();
     // The run that repairs live state begins with this stage.
-    let cutting = cancel_at("seal", &stop);
+    let progress = cancel_at("seal", &stop);
     let intake = world.intake(Source::Plays).await;
     let batch = world.batch();
     let request = applying_request(VIEW);
-    let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
-    let error = cut.expect_err("it was cut off").to_string();
+    let result = batch.restore(&request, &intake, (&progress, &stop)).await;
+    let error = result.expect_err("it was interrupted").to_string();
     assert!(
         error.contains("1 row was rewritten") && error.contains("restoration 1"),
         "{error}"
@@ -244,9 +245,14 @@ async fn a_killed_rewrite_is_marked_as_cut_off() {
     let ended = paths.iter().find(|path| path.ends_with("2.ended.json"));
     archive.delete(ended.expect("an end")).await.expect("gone");
     let ends = async || {
-        let all = world.batch().restorations(Source::Plays).await;
-        let all = all.expect("a list").into_iter();
-        let ends = all.map(|one| (one.done_until.is_some(), one.cut_off_at_ms.is_some()));
+        let restorations = world.batch().restorations(Source::Plays).await;
+        let restorations = restorations.expect("a list").into_iter();
+        let ends = restorations.map(|restoration| {
+            (
+                restoration.done_until.is_some(),
+                restoration.cut_off_at_ms.is_some(),
+            )
+        });
         ends.collect::<Vec<_>>()
     };
     assert_eq!(ends().await, [(true, false), (false, false)]);
@@ -271,12 +277,12 @@ async fn alerts_are_redacted() {
     std::fs::write(&path, format!("{head}\n{line}\n{line}\n")).expect("a file");
     let view = "plays_track_day_listener";
     let mut from_file = scheduled(&world, Policy::Report, None).await;
-    for one in &mut from_file.views {
-        one.request.view = view.to_owned();
-        one.request.expected = Expected::File(path.clone());
+    for scheduled_view in &mut from_file.views {
+        scheduled_view.request.view = view.to_owned();
+        scheduled_view.request.expected = Expected::File(path.clone());
     }
-    let done = reconcile(&world, &from_file, When::Now).await;
-    assert_eq!(outcome_and_alerts(&done), (ReconcileOutcome::Failed, 1));
+    let result = reconcile(&world, &from_file, When::Now).await;
+    assert_eq!(outcome_and_alerts(&result), (ReconcileOutcome::Failed, 1));
     world.catch_up().await;
     let alerts = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
     let alerts = alerts.expect("a topic").into_iter().flatten();
@@ -300,27 +306,30 @@ async fn the_history_is_paged() {
     }
     let served = world.serve().await;
     let mut path = "/api/v1/reconciliations?source=plays&limit=2".to_owned();
-    let mut found = Vec::new();
+    let mut reconciliations = Vec::new();
     loop {
-        let page = served.client.ask(&path).await;
-        found.extend(page["reconciliations"].as_array().expect("a list").clone());
+        let page = served.client.fetch_json(&path).await;
+        reconciliations.extend(page["reconciliations"].as_array().expect("a list").clone());
         let Some(cursor) = page["cursor"].as_str() else {
             break;
         };
         path = format!("/api/v1/reconciliations?source=plays&limit=2&cursor={cursor}");
     }
-    let kinds: Vec<&str> = found
+    let kinds: Vec<&str> = reconciliations
         .iter()
-        .map(|one| one["kind"].as_str().expect("a kind"))
+        .map(|reconciliation| reconciliation["kind"].as_str().expect("a kind"))
         .collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == "restorate").count(), 3);
     assert!(kinds.contains(&"batch-run"), "{kinds:?}");
-    let only = served
+    let filtered = served
         .client
-        .ask("/api/v1/reconciliations?kind=restorate")
+        .fetch_json("/api/v1/reconciliations?kind=restorate")
         .await;
-    let numbers = only["reconciliations"].as_array().expect("a list").iter();
-    let numbers: Vec<&Value> = numbers.map(|one| &one["comparison"]["number"]).collect();
+    let numbers = filtered["reconciliations"]
+        .as_array()
+        .expect("a list")
+        .iter();
+    let numbers: Vec<&Value> = numbers.map(|row| &row["comparison"]["number"]).collect();
     assert_eq!(numbers, [3, 2, 1]);
     let (client, path) = (
         served.client.clone(),
@@ -383,7 +392,7 @@ async fn expected_counts_come_from_http_services() {
     let served = world.serve().await;
     let total = served
         .client
-        .ask("/api/v1/stats/plays/total?owner_id=1")
+        .fetch_json("/api/v1/stats/plays/total?owner_id=1")
         .await["count"]
         .clone();
     served.end().await;
@@ -408,7 +417,7 @@ async fn expected_counts_come_from_http_services() {
     world.batch_options.expected_bytes_max = 1_000;
     let json = "content-type: application/json";
     let large = format!("[{}]", " ".repeat(2_000));
-    for (answer, why) in [
+    for (answer, reason) in [
         (http("404 Not Found", json, "[]"), "404"),
         (http("500 Oh", json, "[]"), "500"),
         (
@@ -435,9 +444,9 @@ async fn expected_counts_come_from_http_services() {
         let url = start_server(answer);
         let error = restore(&world, &service_request(&url))
             .await
-            .expect_err(why);
+            .expect_err(reason);
         let error = error.to_string();
-        assert!(error.contains(why), "{why}: {error}");
+        assert!(error.contains(reason), "{reason}: {error}");
         assert!(
             !error.contains("sesame") && !error.contains("abracadabra"),
             "{error}"
@@ -451,8 +460,8 @@ async fn compare_with_queries(world: &World) {
         expected: Expected::Query(query.to_owned()),
         ..request_for(VIEW)
     };
-    let one = query_request("SELECT 1 AS owner_id, 999999 AS expected;");
-    let report = restore(world, &one).await.expect("comparing");
+    let differing = query_request("SELECT 1 AS owner_id, 999999 AS expected;");
+    let report = restore(world, &differing).await.expect("comparing");
     assert_eq!((report.keys, report.differ), (1, 1), "{report:#?}");
     let rows = [json!({"id": 7, "name": "a", "owner": 1, "athlete_capacity": 3}).to_string()];
     world.ingest_into(Source::Applications, &rows).await;
@@ -514,27 +523,33 @@ async fn corrections_are_explained() {
     let world = World::new().await;
     populate(&world).await;
     correct_by_file(&world).await;
-    let ask = async |question: &str| {
+    let explain = async |query: &str| {
         let served = world.serve().await;
-        let path = format!("/api/v1/explain?{question}");
-        let corrections = served.client.ask(&path).await["corrections"].clone();
+        let path = format!("/api/v1/explain?{query}");
+        let corrections = served.client.fetch_json(&path).await["corrections"].clone();
         served.end().await;
         corrections
     };
-    let before = ask("owner_id=1").await;
-    assert_eq!((&before["count"], &before["maybe"]), (&json!(0), &json!(1)));
-    assert_eq!(before["restorations"][0]["is_counted"], false);
+    let uncounted = explain("owner_id=1").await;
+    assert_eq!(
+        (&uncounted["count"], &uncounted["maybe"]),
+        (&json!(0), &json!(1))
+    );
+    assert_eq!(uncounted["restorations"][0]["is_counted"], false);
     world.catch_up().await;
-    let corrections = ask("owner_id=1").await;
+    let corrections = explain("owner_id=1").await;
     assert_eq!(
         (&corrections["count"], &corrections["sum"]),
         (&json!(1), &json!(40)),
         "{corrections}"
     );
-    let by = &corrections["restorations"][0];
-    assert_eq!((&by["number"], &by["by"]), (&json!(1), &json!("ada")));
-    assert_eq!(by["reason"], "a lost shipment");
-    for (question, sum, maybe) in [
+    let restoration = &corrections["restorations"][0];
+    assert_eq!(
+        (&restoration["number"], &restoration["by"]),
+        (&json!(1), &json!("ada"))
+    );
+    assert_eq!(restoration["reason"], "a lost shipment");
+    for (query, sum, maybe) in [
         ("owner_id=2", 0, 0),
         ("track_id=12", 40, 0),
         ("owner_id=1&track_id=10", 0, 0),
@@ -550,11 +565,11 @@ async fn corrections_are_explained() {
         ),
         ("owner_id=1&listener_id=5", 0, 1),
     ] {
-        let corrections = ask(question).await;
+        let corrections = explain(query).await;
         assert_eq!(
             (&corrections["sum"], &corrections["maybe"]),
             (&json!(sum), &json!(maybe)),
-            "{question}"
+            "{query}"
         );
     }
     let intake = world.intake(Source::Plays).await;
@@ -569,7 +584,7 @@ async fn corrections_are_explained() {
     undone.await.expect("an undo");
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    let corrections = ask("owner_id=1").await;
+    let corrections = explain("owner_id=1").await;
     assert_eq!(
         (&corrections["count"], &corrections["sum"]),
         (&json!(2), &json!(0)),

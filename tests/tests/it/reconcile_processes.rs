@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use tests::installation::Installation;
-use tests::process::{CONFIG, Process, done, run};
+use tests::process::{CONFIG, Process, run, run_ok};
 use tests::webhook_receiver::WebhookReceiver;
 use tests::world::World;
 
@@ -36,9 +36,13 @@ fn run_json(installation: &Installation, args: &[&str]) -> (Option<i32>, Value) 
     (output.status.code(), value)
 }
 
-async fn newest_of(world: &World, schedule: &str) -> Option<Value> {
-    let all = stores::reconciliations::list(&*world.stores.records, Source::Plays, None, 20).await;
-    let mut records = all.expect("a history").into_iter().map(|one| one.record);
+async fn find_newest(world: &World, schedule: &str) -> Option<Value> {
+    let comparisons =
+        stores::reconciliations::list(&*world.stores.records, Source::Plays, None, 20).await;
+    let mut records = comparisons
+        .expect("a history")
+        .into_iter()
+        .map(|row| row.record);
     records.find(|record| record["schedule"] == schedule)
 }
 
@@ -50,11 +54,11 @@ async fn processes_run_schedules() {
     std::fs::create_dir_all(data).expect("a folder");
     std::fs::write(data.join(CONFIG), configuration(&listener.url)).expect("a configuration");
     installation.ingest("plays", &plays(0, 60).join("\n"));
-    done(data, &["speed", "--until-caught-up"]);
-    done(data, &["batch", "run"]);
+    run_ok(data, &["speed", "--until-caught-up"]);
+    run_ok(data, &["batch", "run"]);
     let nightly = ["--json", "restorate", "--scheduled", "nightly"];
-    let (status, found) = run_json(&installation, &nightly);
-    assert_eq!((status, &found[0]["outcome"]), (Some(0), &json!("right")));
+    let (status, result) = run_json(&installation, &nightly);
+    assert_eq!((status, &result[0]["outcome"]), (Some(0), &json!("right")));
 
     // A changed row is found, reported once, and not repaired.
     let world = installation.world().await;
@@ -63,21 +67,21 @@ async fn processes_run_schedules() {
     let count = page.counts.value(0) + 5;
     write_rows(&world, &table, &one_row(&page, 0, Some(count))).await;
     for alerts in [1, 0] {
-        let (status, found) = run_json(&installation, &nightly);
-        assert_eq!(status, Some(3), "{found}");
-        let found = &found[0];
+        let (status, result) = run_json(&installation, &nightly);
+        assert_eq!(status, Some(3), "{result}");
+        let result = &result[0];
         assert_eq!(
-            (&found["outcome"], &found["alerts"]),
+            (&result["outcome"], &result["alerts"]),
             (&json!("differs"), &json!(alerts)),
-            "{found}"
+            "{result}"
         );
-        assert_eq!(found["reports"][0]["total"], 5, "{found}");
+        assert_eq!(result["reports"][0]["total"], 5, "{result}");
     }
     assert_eq!(scan_view(&world, &table).await.counts.value(0), count);
 
     // The other schedule is due and repairs the row. The alert is sent at the same time.
-    let up = ["up", "--listen", "127.0.0.1:0", "--batch-interval", "1"];
-    let up = Process::start(data, &up);
+    let args = ["up", "--listen", "127.0.0.1:0", "--batch-interval", "1"];
+    let process = Process::start(data, &args);
     let posts = listener.wait_for(1);
     let alert = posts[0].json();
     assert!(posts[0].is_signed(SECRET), "{alert}");
@@ -90,10 +94,10 @@ async fn processes_run_schedules() {
     assert_eq!(posts[0].id(), alert["id"].as_str().expect("an id"));
     let mut record = None;
     for _ in 0..240 {
-        record = newest_of(&world, "daily").await;
+        record = find_newest(&world, "daily").await;
         if record
             .as_ref()
-            .is_some_and(|one| one["outcome"] != "applying")
+            .is_some_and(|record| record["outcome"] != "applying")
         {
             break;
         }
@@ -101,7 +105,7 @@ async fn processes_run_schedules() {
     }
     let record = record.expect("a comparison of the schedule");
     assert_eq!(record["outcome"], "put_right", "{record}");
-    let (succeeded, output) = up.end();
+    let (succeeded, output) = process.end();
     assert!(succeeded, "{output:?}");
     assert_eq!(listener.posts().len(), 1, "a repair causes no alert");
     assert_views_match(&world, &[VIEW]).await;

@@ -21,7 +21,7 @@ use stores::recounts::{CountedApplication, Recount, Recounts};
 use stores::{Error, Result};
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{CONFIG, Process, Server, done};
+use tests::process::{CONFIG, Process, Server, run_ok};
 use tests::servers::Addresses;
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
@@ -96,11 +96,11 @@ impl FaultyRecounts {
         }
     }
 
-    fn fail(&self, why: &str) -> Result<()> {
+    fn fail(&self, reason: &str) -> Result<()> {
         self.failed.fetch_add(1, Ordering::SeqCst);
         Err(Error::Unavailable {
             operation: "a test".to_owned(),
-            reason: why.to_owned(),
+            reason: reason.to_owned(),
         })
     }
 }
@@ -199,16 +199,16 @@ impl Truth {
     async fn check(&self, world: &World, client: &Client) {
         let counts = self.counts();
         for (id, class) in [(EXACT, Some("exact")), (PLAIN, None)] {
-            let shown = client.ask(&path(id)).await;
+            let shown = client.fetch_json(&application_path(id)).await;
             assert_eq!(shown["connected_athletes"], counts[&id], "{shown}");
             assert_eq!(shown["counting"]["strategy"], "increments", "{shown}");
             assert_eq!(shown["counting"]["class"].as_str(), class, "{shown}");
             assert_eq!(shown["provenance"]["complete"], true, "{shown}");
         }
-        let small = client.ask(&path(SMALL)).await;
+        let small = client.fetch_json(&application_path(SMALL)).await;
         assert_eq!(small["connected_athletes"], counts[&SMALL], "{small}");
         for (id, class) in [(SMALL, "small"), (LARGE, "large")] {
-            let shown = client.ask(&path(id)).await;
+            let shown = client.fetch_json(&application_path(id)).await;
             assert_eq!(shown["counting"]["strategy"], "recount", "{shown}");
             assert_eq!(shown["counting"]["class"], class, "{shown}");
             let provenance = &shown["provenance"];
@@ -221,29 +221,29 @@ impl Truth {
                 (0..RECOUNT_INTERVAL_MS).contains(&age_ms),
                 "{age_ms} ms: {shown}"
             );
-            let then = self.history[&at_ms][&id];
-            assert_eq!(shown["connected_athletes"], then, "when it was counted");
+            let expected = self.history[&at_ms][&id];
+            assert_eq!(shown["connected_athletes"], expected, "when it was counted");
         }
     }
 }
 
-fn path(id: i64) -> String {
+fn application_path(id: i64) -> String {
     format!("/api/v1/applications/{id}")
 }
 
 fn timestamp_ms(value: &Value) -> i64 {
     let text = value.as_str().expect("a timestamp");
-    let at: jiff::Timestamp = text.parse().expect("a timestamp");
-    at.as_millisecond()
+    let timestamp: jiff::Timestamp = text.parse().expect("a timestamp");
+    timestamp.as_millisecond()
 }
 
-async fn installation(world: World) -> World {
-    installation_up_to(LARGE, world).await
+async fn create_world(world: World) -> World {
+    create_world_up_to(LARGE, world).await
 }
 
-async fn installation_up_to(last: i64, mut world: World) -> World {
+async fn create_world_up_to(last_id: i64, mut world: World) -> World {
     world.catalog = world.catalog.with_counting(&classes());
-    let rows = (EXACT..=last).map(|id| {
+    let rows = (EXACT..=last_id).map(|id| {
         json!({"id": id, "name": format!("app {id}"), "owner": 1, "athlete_capacity": 100})
             .to_string()
     });
@@ -253,7 +253,7 @@ async fn installation_up_to(last: i64, mut world: World) -> World {
     world
 }
 
-async fn speed(world: &World, recounts: &Arc<FaultyRecounts>, seed: u64) -> Speed {
+async fn create_speed(world: &World, recounts: &Arc<FaultyRecounts>, seed: u64) -> Speed {
     let ports = SpeedPorts {
         recounts: Arc::clone(recounts) as _,
         draws: Arc::new(SeededRandom::new(seed)),
@@ -263,16 +263,16 @@ async fn speed(world: &World, recounts: &Arc<FaultyRecounts>, seed: u64) -> Spee
 }
 
 /// Returns the recorded count of an application.
-async fn recorded(world: &World, id: i64) -> Option<u64> {
-    let found = world.stores.entities.counted_applications(&[id]).await;
-    let found = found.expect("the store").pop();
-    Some(found?.recorded?.connected)
+async fn recorded_count(world: &World, id: i64) -> Option<u64> {
+    let applications = world.stores.entities.counted_applications(&[id]).await;
+    let applications = applications.expect("the store").pop();
+    Some(applications?.recorded?.connected)
 }
 
-async fn wait_until(what: &str, mut is_done: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
+async fn wait_until(event: &str, mut is_done: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
     while !is_done().await {
-        assert!(begun.elapsed() < WAIT_MAX, "timeout: {what}");
+        assert!(started.elapsed() < WAIT_MAX, "timeout: {event}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -280,13 +280,13 @@ async fn wait_until(what: &str, mut is_done: impl AsyncFnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn both_strategies_match_a_recount_embedded() {
     for seed in 0..3 {
-        check_strategies(installation(World::new().await).await, seed).await;
+        check_strategies(create_world(World::new().await).await, seed).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_strategies_match_a_recount_on_servers() {
-    check_strategies(installation(World::on_servers().await).await, 7).await;
+    check_strategies(create_world(World::on_servers().await).await, 7).await;
 }
 
 /// Ingests events, advances the clock, runs batches, and checks responses after each step.
@@ -303,9 +303,9 @@ async fn check_strategies(world: World, seed: u64) {
         let later_ms = truth.rng.random_range(1..RECOUNT_INTERVAL_MS / 3);
         world.clock.set_ms(world.clock.now_ms() + later_ms);
         truth.history.insert(world.clock.now_ms(), truth.counts());
-        let speed = speed(&world, &faulty, seed * 100 + step).await;
-        let done = speed.run(true, CancellationToken::new()).await;
-        done.expect("catching up");
+        let speed = create_speed(&world, &faulty, seed * 100 + step).await;
+        let result = speed.run(true, CancellationToken::new()).await;
+        result.expect("catching up");
         truth.check(&world, &served.client).await;
         if step % 5 == 4 {
             let run = world.run_on(SOURCE, &RunRequest::default()).await;
@@ -318,12 +318,12 @@ async fn check_strategies(world: World, seed: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recounts_follow_events_despite_failures_embedded() {
-    check_failures(installation(World::new().await).await).await;
+    check_failures(create_world(World::new().await).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recounts_follow_events_despite_failures_on_servers() {
-    check_failures(installation(World::on_servers().await).await).await;
+    check_failures(create_world(World::on_servers().await).await).await;
 }
 
 /// Runs two speed layers until a scenario ends.
@@ -333,23 +333,26 @@ async fn with_speed_layers(
     scenario: impl Future<Output = ()>,
 ) {
     let stop = CancellationToken::new();
-    let (one, two) = (speed(world, faulty, 1).await, speed(world, faulty, 2).await);
+    let (first, second) = (
+        create_speed(world, faulty, 1).await,
+        create_speed(world, faulty, 2).await,
+    );
     let scenario = async {
         scenario.await;
         stop.cancel();
     };
-    let (one, two, ()) = tokio::join!(
-        Box::pin(one.run(false, stop.clone())),
-        Box::pin(two.run(false, stop.clone())),
+    let (first, second, ()) = tokio::join!(
+        Box::pin(first.run(false, stop.clone())),
+        Box::pin(second.run(false, stop.clone())),
         Box::pin(scenario)
     );
-    one.and(two).expect("speed layers");
+    first.and(second).expect("speed layers");
 }
 
 /// Ingests events until the count of the small application changes.
 async fn change_count(world: &World, truth: &mut Truth) {
-    let before = truth.counts()[&SMALL];
-    while truth.counts()[&SMALL] == before {
+    let count = truth.counts()[&SMALL];
+    while truth.counts()[&SMALL] == count {
         let lines = truth.lines(5);
         world.ingest_into(SOURCE, &lines).await;
     }
@@ -357,7 +360,7 @@ async fn change_count(world: &World, truth: &mut Truth) {
 
 async fn wait_until_counted(world: &World, truth: &Truth, id: i64) {
     let expected = Some(truth.counts()[&id]);
-    let is_recorded = async || recorded(world, id).await == expected;
+    let is_recorded = async || recorded_count(world, id).await == expected;
     wait_until("the count", is_recorded).await;
 }
 
@@ -371,12 +374,12 @@ async fn check_failures(world: World) {
             wait_until_counted(&world, &truth, SMALL).await;
         }
         // Events during an outage of the database are counted after it.
-        let before = recorded(&world, SMALL).await;
+        let count_before = recorded_count(&world, SMALL).await;
         faulty.is_unavailable.store(true, Ordering::SeqCst);
         change_count(&world, &mut truth).await;
         let failed = async || faulty.failed.load(Ordering::SeqCst) >= 3;
         wait_until("an error", failed).await;
-        assert_eq!(recorded(&world, SMALL).await, before);
+        assert_eq!(recorded_count(&world, SMALL).await, count_before);
         faulty.is_unavailable.store(false, Ordering::SeqCst);
         wait_until_counted(&world, &truth, SMALL).await;
     });
@@ -394,36 +397,36 @@ async fn check_failures(world: World) {
         () = interrupted => {}
         () = wait_until("their end", hung) => {}
     }
-    let lost = Some(truth.counts()[&SMALL]);
-    assert_ne!(recorded(&world, SMALL).await, lost);
+    let unrecorded = Some(truth.counts()[&SMALL]);
+    assert_ne!(recorded_count(&world, SMALL).await, unrecorded);
     faulty.hangs.store(false, Ordering::SeqCst);
     with_speed_layers(&world, &faulty, wait_until_counted(&world, &truth, SMALL)).await;
     assert_eq!(world.clock.now_ms(), NOW_MS);
 }
 
-/// A permanent failure to count one application delays neither others in the same statement nor
-/// those that a sweep reaches later.
+/// A permanent failure to count one application does not delay other applications, neither in the
+/// same statement nor later in the sweep.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uncountable_application_does_not_delay_others() {
-    let world = installation_up_to(FAR, World::new().await).await;
+    let world = create_world_up_to(FAR, World::new().await).await;
     let mut truth = Truth::new(11);
     let faulty = FaultyRecounts::new(&world);
     faulty.uncountable.store(LARGE, Ordering::SeqCst);
     change_count(&world, &mut truth).await;
-    let layer = speed(&world, &faulty, 1).await;
+    let layer = create_speed(&world, &faulty, 1).await;
     let run = Box::pin(layer.run(true, CancellationToken::new())).await;
     assert!(run.is_err(), "the failed count is an error");
-    assert_eq!(recorded(&world, FAR).await, Some(0));
+    assert_eq!(recorded_count(&world, FAR).await, Some(0));
     let small = truth.counts()[&SMALL];
-    assert_eq!(recorded(&world, SMALL).await, Some(small));
-    assert_eq!(recorded(&world, LARGE).await, None);
+    assert_eq!(recorded_count(&world, SMALL).await, Some(small));
+    assert_eq!(recorded_count(&world, LARGE).await, None);
 
     let scenario = Box::pin(async {
         for _ in 0..5 {
             change_count(&world, &mut truth).await;
             wait_until_counted(&world, &truth, SMALL).await;
         }
-        assert_eq!(recorded(&world, LARGE).await, None);
+        assert_eq!(recorded_count(&world, LARGE).await, None);
         // Its recount is retried without another event.
         faulty.uncountable.store(0, Ordering::SeqCst);
         wait_until_counted(&world, &truth, LARGE).await;
@@ -469,7 +472,7 @@ fn check_settings(installation: &Installation) {
     for athlete in 1..=6 {
         for id in [7, 8] {
             let body = json!({"athlete_id": athlete}).to_string();
-            let path = format!("{}/authorizations", path(id));
+            let path = format!("{}/authorizations", application_path(id));
             assert_eq!(server.client.post(&path, body.as_bytes()).0, 201);
         }
     }
@@ -477,16 +480,16 @@ fn check_settings(installation: &Installation) {
         shown["counting"]["strategy"] == "recount" && shown["connected_athletes"] == 6
     };
     // Until a count is recorded, responses come from live state, or say that it is incomplete.
-    let ask = || {
-        let (_, body) = server.client.get(&path(7));
+    let fetch = || {
+        let (_, body) = server.client.get(&application_path(7));
         serde_json::from_str::<Value>(&body).expect("JSON")
     };
-    let mut shown = ask();
-    let begun = Instant::now();
-    while !counted(&shown) && begun.elapsed() < WAIT_MAX {
+    let mut shown = fetch();
+    let started = Instant::now();
+    while !counted(&shown) && started.elapsed() < WAIT_MAX {
         #[expect(clippy::disallowed_methods, reason = "another process works")]
         std::thread::sleep(Duration::from_millis(20));
-        shown = ask();
+        shown = fetch();
     }
     assert!(counted(&shown), "{shown}");
     assert_eq!(shown["counting"]["class"], "watched");
@@ -494,21 +497,23 @@ fn check_settings(installation: &Installation) {
         let (succeeded, output) = layer.end();
         assert!(succeeded, "{output:?}");
     }
-    done(installation.data(), &["speed", "--until-caught-up"]);
-    let other = server.client.json(&path(8));
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
+    let other = server.client.get_json(&application_path(8));
     assert_eq!(other["counting"], json!({"strategy": "increments"}));
     assert_eq!(other["connected_athletes"], 6);
-    let shown = done(installation.data(), &["applications", "show", "7"]);
+    let shown = run_ok(installation.data(), &["applications", "show", "7"]);
     assert!(
         shown.contains("6 of 10 athletes are connected, counted at 2"),
         "{shown}"
     );
-    let listed = done(installation.data(), &["applications", "list", "--json"]);
+    let listed = run_ok(installation.data(), &["applications", "list", "--json"]);
     let listed: Value = serde_json::from_str(&listed).expect("JSON");
     let strategy = |id: i64| {
-        let mut all = listed.as_array().expect("a list").iter();
-        let found = all.find(|one| one["id"] == id).expect("it is listed");
-        found["counting"]["strategy"].clone()
+        let mut applications = listed.as_array().expect("a list").iter();
+        let application = applications
+            .find(|row| row["id"] == id)
+            .expect("it is listed");
+        application["counting"]["strategy"].clone()
     };
     assert_eq!(
         (strategy(7), strategy(8)),

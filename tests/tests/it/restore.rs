@@ -104,11 +104,11 @@ pub(super) async fn populate(world: &World) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consistent_views_have_no_differences() {
     let world = World::new().await;
-    let none = restore(&world, &request_for("plays_owner_day")).await;
-    let none = none.expect_err("nothing to compare").to_string();
+    let error = restore(&world, &request_for("plays_owner_day")).await;
+    let error = error.expect_err("nothing to compare").to_string();
     assert!(
-        none.contains("backstitch ingest") || none.contains("batch run"),
-        "{none}"
+        error.contains("backstitch ingest") || error.contains("batch run"),
+        "{error}"
     );
     populate(&world).await;
     let views: Vec<&str> = world.catalog.jobs().iter().map(|job| job.name()).collect();
@@ -137,14 +137,14 @@ impl Progress for IngestDuringScan {
             return;
         }
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
-        let more = async {
+        let ingest = async {
             // The ranges overlap, so some events repeat.
             self.world
                 .ingest(&plays(self.first_id + 7 * round, 11))
                 .await;
             self.world.catch_up().await;
         };
-        wait_for(more);
+        wait_for(ingest);
     }
 }
 
@@ -228,38 +228,46 @@ async fn repair_rows(world: &World) {
         write_rows(world, &table, &one_row(&page, 0, count)).await;
         let report = restore(world, &request_for(view)).await.expect("comparing");
         assert_eq!(report.differ, 1, "{report:#?}");
-        let one = &report.differences[0];
-        assert_eq!((one.cause, one.stored), (cause, count), "{report:#?}");
-        assert_eq!(one.difference, original - count.unwrap_or(0), "{report:#?}");
+        let difference = &report.differences[0];
+        assert_eq!(
+            (difference.cause, difference.stored),
+            (cause, count),
+            "{report:#?}"
+        );
+        assert_eq!(
+            difference.difference,
+            original - count.unwrap_or(0),
+            "{report:#?}"
+        );
         assert!(
-            one.bucket.is_some() && one.key.contains_key("owner_id"),
-            "{one:?}"
+            difference.bucket.is_some() && difference.key.contains_key("owner_id"),
+            "{difference:?}"
         );
         // Neither an incremental nor a full run would rewrite the row, since its result did not
         // change.
         let report = restore(world, &applying_request(view))
             .await
             .expect("restoring");
-        let done = report.applied.as_ref().expect("it was applied");
+        let applied = report.applied.as_ref().expect("it was applied");
         assert_eq!(
-            (report.differ, done.rows, done.run),
+            (report.differ, applied.rows, applied.run),
             (1, 1, None),
             "{report:#?}"
         );
-        let recorded = world.batch().restorations(Source::Plays).await;
-        let recorded = recorded.expect("a list");
-        let last = recorded.last().expect("one");
-        assert_eq!(Some(last.restoration.number), done.restoration);
-        let is_done = last.done_until.is_some();
-        assert_eq!((last.restoration.changes, is_done), (1, true));
-        let again = restore(world, &applying_request(view))
+        let restorations = world.batch().restorations(Source::Plays).await;
+        let restorations = restorations.expect("a list");
+        let newest = restorations.last().expect("one");
+        assert_eq!(Some(newest.restoration.number), applied.restoration);
+        let is_done = newest.done_until.is_some();
+        assert_eq!((newest.restoration.changes, is_done), (1, true));
+        let second = restore(world, &applying_request(view))
             .await
             .expect("restoring");
-        let done = again.applied.as_ref().expect("it was applied");
+        let applied = second.applied.as_ref().expect("it was applied");
         assert_eq!(
-            (again.differ, done.rows, done.restoration),
+            (second.differ, applied.rows, applied.restoration),
             (0, 0, None),
-            "{again:#?}"
+            "{second:#?}"
         );
     }
     // A row without events: another day of the same owner.
@@ -279,9 +287,9 @@ async fn repair_rows(world: &World) {
     let report = restore(world, &applying_request(view))
         .await
         .expect("restoring");
-    let one = &report.differences[0];
+    let difference = &report.differences[0];
     assert_eq!(
-        (one.cause, one.difference),
+        (difference.cause, difference.difference),
         (ReconcileCause::ExtraRow, -9),
         "{report:#?}"
     );
@@ -298,8 +306,8 @@ async fn changed_rows_are_repaired_on_servers() {
     repair_rows(&World::on_servers().await).await;
 }
 
-/// The Reconciler deletes misplaced and unreadable rows only. `counts_of` returns the counts to
-/// test for a case: one each on servers, where a comparison takes seconds.
+/// The Reconciler deletes only misplaced and unreadable rows. `counts_of` returns the counts to
+/// test for a case: on servers a single count, since a comparison takes seconds there.
 async fn delete_invalid_rows(world: &World, counts_of: fn(usize) -> Vec<Option<i64>>) {
     populate(world).await;
     let view = "plays_owner_day_track";
@@ -335,37 +343,45 @@ async fn delete_invalid_rows(world: &World, counts_of: fn(usize) -> Vec<Option<i
             write_rows(world, &table, &rows).await;
             let report = restore(world, &request_for(view)).await.expect("comparing");
             assert_eq!(report.differ, 1, "{report:#?}");
-            let one = &report.differences[0];
+            let difference = &report.differences[0];
             let counted = count.unwrap_or(0);
             assert_eq!(
-                (one.cause, one.stored, one.difference),
+                (difference.cause, difference.stored, difference.difference),
                 (cause, Some(counted), -counted),
                 "{report:#?}"
             );
             let is_readable = cause == ReconcileCause::MisplacedRow;
-            assert_eq!(one.key.contains_key("partition"), is_readable, "{one:?}");
-            assert_eq!(one.key.contains_key("part"), !is_readable, "{one:?}");
+            assert_eq!(
+                difference.key.contains_key("partition"),
+                is_readable,
+                "{difference:?}"
+            );
+            assert_eq!(
+                difference.key.contains_key("part"),
+                !is_readable,
+                "{difference:?}"
+            );
             // An unreadable row may belong to any key.
-            let other = restore(world, &owner).await.expect("comparing");
-            assert_eq!(other.differ, u64::from(!is_readable), "{other:#?}");
+            let filtered = restore(world, &owner).await.expect("comparing");
+            assert_eq!(filtered.differ, u64::from(!is_readable), "{filtered:#?}");
 
             let report = restore(world, &applying_request(view))
                 .await
                 .expect("restoring");
-            let done = report.applied.as_ref().expect("it was applied");
+            let applied = report.applied.as_ref().expect("it was applied");
             assert_eq!(
-                (report.differ, done.rows, done.deleted),
+                (report.differ, applied.rows, applied.deleted),
                 (1, 0, 1),
                 "{report:#?}"
             );
-            let again = restore(world, &applying_request(view))
+            let second = restore(world, &applying_request(view))
                 .await
                 .expect("restoring");
-            let done = again.applied.as_ref().expect("it was applied");
+            let applied = second.applied.as_ref().expect("it was applied");
             assert_eq!(
-                (again.differ, done.deleted, done.restoration),
+                (second.differ, applied.deleted, applied.restoration),
                 (0, 0, None),
-                "{again:#?}"
+                "{second:#?}"
             );
             assert_eq!(scan_view(world, &table).await.counts, page.counts);
         }
@@ -380,8 +396,8 @@ async fn misplaced_and_unreadable_rows_are_deleted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn misplaced_and_unreadable_rows_are_deleted_on_servers() {
-    let one = |case: usize| vec![case.is_multiple_of(2).then_some(7)];
-    delete_invalid_rows(&World::on_servers().await, one).await;
+    let counts_of = |case: usize| vec![case.is_multiple_of(2).then_some(7)];
+    delete_invalid_rows(&World::on_servers().await, counts_of).await;
 }
 
 /// A row that was moved to another partition is missing from its own.
@@ -410,27 +426,27 @@ async fn a_moved_row_is_two_differences() {
         [ReconcileCause::MissingRow, ReconcileCause::MisplacedRow],
         "{report:#?}"
     );
-    let done = report.applied.expect("it was applied");
-    assert_eq!((done.rows, done.deleted), (1, 1));
+    let applied = report.applied.expect("it was applied");
+    assert_eq!((applied.rows, applied.deleted), (1, 1));
     assert_views_match(&world, &[view]).await;
 }
 
 async fn repair_live_state(world: &World) {
     populate(world).await;
     let view = "plays_detail";
-    for more in [-1_000, 7] {
+    for change in [-1_000, 7] {
         world
             .ingest(&plays(
-                5_000 + u64::try_from(more + 1_000).expect("positive"),
+                5_000 + u64::try_from(change + 1_000).expect("positive"),
                 9,
             ))
             .await;
         world.catch_up().await;
-        crate::drift::add_to_live_row(world, view, more).await;
+        crate::drift::add_to_live_row(world, view, change).await;
         let report = restore(world, &request_for(view)).await.expect("comparing");
         assert_eq!(
             (report.differ, report.differences[0].difference),
-            (1, -more),
+            (1, -change),
             "{report:#?}"
         );
         let cause = report.differences[0].cause;
@@ -439,8 +455,8 @@ async fn repair_live_state(world: &World) {
         let report = restore(world, &applying_request(view))
             .await
             .expect("restoring");
-        let done = report.applied.expect("it was applied");
-        assert!(done.run.is_some() && done.rows == 0, "{done:?}");
+        let applied = report.applied.expect("it was applied");
+        assert!(applied.run.is_some() && applied.rows == 0, "{applied:?}");
         assert_main_views_match(world).await;
     }
 }
@@ -492,10 +508,10 @@ async fn rows_are_repaired_after_interrupted_runs() {
         write_rows(&world, &table, &one_row(&page, 0, Some(count))).await;
         world.ingest(&plays(3_000 + 20 * number, 20)).await;
         let stop = CancellationToken::new();
-        let cutting = cancel_at(stage, &stop);
+        let progress = cancel_at(stage, &stop);
         let (batch, request) = (world.batch(), RunRequest::default());
-        let cut = batch.run(Source::Plays, &request, &cutting, &stop).await;
-        cut.expect_err("it was cut off");
+        let result = batch.run(Source::Plays, &request, &progress, &stop).await;
+        result.expect_err("it was interrupted");
         let report = restore(&world, &applying_request(view))
             .await
             .expect("restoring");
@@ -504,7 +520,7 @@ async fn rows_are_repaired_after_interrupted_runs() {
     }
 }
 
-async fn files_of(archive: &Archive) -> Vec<String> {
+async fn list_files(archive: &Archive) -> Vec<String> {
     let files = archive.list("archive/plays/files").await.expect("files");
     assert!(files.len() > 2, "{files:?}");
     files
@@ -515,9 +531,9 @@ async fn archive_files_are_rebuilt_from_the_log() {
     let world = World::new().await;
     populate(&world).await;
     let archive = &world.stores.archive;
-    let files = files_of(archive).await;
+    let files = list_files(archive).await;
     let (missing, damaged) = (&files[0], &files[1]);
-    let before = archive
+    let original = archive
         .get(missing)
         .await
         .expect("reading")
@@ -537,7 +553,10 @@ async fn archive_files_are_rebuilt_from_the_log() {
             .expect_err("a file is wrong");
         assert!(error.to_string().contains(path.as_str()), "{error}");
         if path == missing {
-            archive.put(missing, before.clone()).await.expect("writing");
+            archive
+                .put(missing, original.clone())
+                .await
+                .expect("writing");
         }
     }
     archive.delete(missing).await.expect("deleting");
@@ -563,7 +582,7 @@ async fn a_file_of_one_partition_is_rebuilt() {
     populate(&world).await;
     world.run(&RunRequest::default()).await.expect("a run");
     let archive = &world.stores.archive;
-    let before = files_of(archive).await;
+    let old_files = list_files(archive).await;
     let lines = plays(7_000, 30).into_iter();
     let lines: Vec<String> = lines
         .filter(|line| line.contains("\"owner_id\":1,"))
@@ -572,28 +591,28 @@ async fn a_file_of_one_partition_is_rebuilt() {
     world.ingest(&lines).await;
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
-    let mut new = files_of(archive).await;
-    new.retain(|path| !before.contains(path));
-    for path in &new {
+    let mut new_files = list_files(archive).await;
+    new_files.retain(|path| !old_files.contains(path));
+    for path in &new_files {
         archive.delete(path).await.expect("deleting");
     }
     let report = restore(&world, &applying_request("plays_owner_day")).await;
     let applied = report.expect("restoring").applied;
-    assert_eq!(applied.expect("it was applied").files, new);
+    assert_eq!(applied.expect("it was applied").files, new_files);
     assert_views_match(&world, &["plays_owner_day"]).await;
 }
 
 /// A comparison ignores the rows of a run that was interrupted while publishing, and warns.
 /// Applying completes the run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_half_loaded_run_is_finished() {
+async fn a_half_published_run_is_completed() {
     let world = Arc::new(World::new().await);
     populate(&world).await;
     let stop = CancellationToken::new();
-    let cutting = cancel_at("publish", &stop);
+    let progress = cancel_at("publish", &stop);
     let (batch, request) = (world.batch(), RunRequest::default());
-    let cut = batch.run(Source::Plays, &request, &cutting, &stop).await;
-    cut.expect_err("it was cut off");
+    let result = batch.run(Source::Plays, &request, &progress, &stop).await;
+    result.expect_err("it was interrupted");
     let report = restore(&world, &request_for("plays_detail"))
         .await
         .expect("comparing");
@@ -615,10 +634,10 @@ async fn a_half_loaded_run_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_and_time_are_chosen() {
+async fn keys_and_times_select_rows() {
     let world = World::new().await;
     populate(&world).await;
-    let all = restore(&world, &request_for("plays_owner_day"))
+    let unfiltered = restore(&world, &request_for("plays_owner_day"))
         .await
         .expect("comparing");
     let mut keys = 0;
@@ -629,7 +648,7 @@ async fn keys_and_time_are_chosen() {
             .insert("owner_id".to_owned(), vec![owner.to_owned()]);
         keys += restore(&world, &request).await.expect("comparing").keys;
     }
-    assert_eq!(keys, all.keys);
+    assert_eq!(keys, unfiltered.keys);
     let february = 1_769_904_000;
     let (early, late) = (
         ReconcileRequest {
@@ -644,7 +663,7 @@ async fn keys_and_time_are_chosen() {
     let early = restore(&world, &early).await.expect("comparing");
     let late = restore(&world, &late).await.expect("comparing");
     assert_eq!((early.differ, late.differ), (0, 0));
-    assert_eq!(early.keys + late.keys, all.keys);
+    assert_eq!(early.keys + late.keys, unfiltered.keys);
     assert!(early.keys > 0 && late.keys > 0);
     let sampled = ReconcileRequest {
         sample: Some(0.5),
@@ -722,8 +741,8 @@ async fn a_concurrent_repair_is_rejected() {
     let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
     let stop = CancellationToken::new();
     let request = applying_request("plays_detail");
-    let done = batch.restore(&request, &intake, (&progress, &stop)).await;
-    done.expect("the first repair");
+    let result = batch.restore(&request, &intake, (&progress, &stop)).await;
+    result.expect("the first repair");
     assert_eq!(refused.load(Ordering::Relaxed), 1);
     assert_main_views_match(&world).await;
 }

@@ -38,7 +38,7 @@ fn applying_request(view: &str) -> ReconcileRequest {
     }
 }
 
-fn source_of(view: &str) -> Source {
+fn find_source(view: &str) -> Source {
     match view {
         SEGMENTS => Source::Efforts,
         _ => Source::Authorizations,
@@ -51,14 +51,14 @@ async fn restore_with(
     progress: &dyn Progress,
 ) -> batch::Result<ReconcileReport> {
     let stop = CancellationToken::new();
-    let intake = world.intake(source_of(&request.view)).await;
+    let intake = world.intake(find_source(&request.view)).await;
     let batch = world.batch();
     batch.restore(request, &intake, (progress, &stop)).await
 }
 
 async fn restore(world: &World, request: &ReconcileRequest) -> ReconcileReport {
-    let done = restore_with(world, request, &()).await;
-    done.expect("a restoration")
+    let report = restore_with(world, request, &()).await;
+    report.expect("a restoration")
 }
 
 async fn assert_view_matches(world: &World, view: &str) {
@@ -80,7 +80,7 @@ fn effort(id: i64, segment: i64, seconds: i64) -> String {
     row.to_string()
 }
 
-async fn efforts(world: &World, ids: std::ops::Range<i64>) {
+async fn ingest_efforts(world: &World, ids: std::ops::Range<i64>) {
     let rows = ids.map(|id| effort(id, 5 + id % 3, 100 + (id * 37) % 50));
     let rows: Vec<String> = rows.collect();
     world.ingest_into(Source::Efforts, &rows).await;
@@ -88,7 +88,7 @@ async fn efforts(world: &World, ids: std::ops::Range<i64>) {
 
 /// Boards with batch rows and live states.
 async fn populate(world: &World) {
-    efforts(world, 0..200).await;
+    ingest_efforts(world, 0..200).await;
     let row = json!({"id": APPLICATION, "name": "a", "owner": "o", "athlete_capacity": 1_000});
     world
         .ingest_into(Source::Applications, &[row.to_string()])
@@ -100,7 +100,7 @@ async fn populate(world: &World) {
         let run = world.run_on(source, &RunRequest::default()).await;
         run.expect("a run");
     }
-    efforts(world, 200..230).await;
+    ingest_efforts(world, 200..230).await;
     world.catch_up_on(Source::Efforts).await;
     connect(world, 60..70).await;
 }
@@ -108,28 +108,28 @@ async fn populate(world: &World) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consistent_boards_have_no_differences() {
     let world = World::new().await;
-    let none = restore_with(&world, &request_for(SEGMENTS), &()).await;
-    let none = none.expect_err("nothing to compare").to_string();
-    assert!(none.contains("batch run"), "{none}");
+    let error = restore_with(&world, &request_for(SEGMENTS), &()).await;
+    let error = error.expect_err("nothing to compare").to_string();
+    assert!(error.contains("batch run"), "{error}");
     populate(&world).await;
     assert_view_matches(&world, SEGMENTS).await;
     assert_view_matches(&world, ATHLETES).await;
     let stages = AtomicU64::new(0);
     // Ingests rows in several stages of the comparison.
-    let ingesting = StageCallback(|name: &str| {
+    let progress = StageCallback(|name: &str| {
         let next = stages.fetch_add(1, Ordering::Relaxed);
         if !["compute", "compare"].contains(&name) || next > 20 {
             return;
         }
-        let first = 1_000 + 40 * i64::try_from(next).expect("small");
+        let first_id = 1_000 + 40 * i64::try_from(next).expect("small");
         wait_for(async {
-            efforts(&world, first..first + 30).await;
+            ingest_efforts(&world, first_id..first_id + 30).await;
             if next.is_multiple_of(2) {
                 world.catch_up_on(Source::Efforts).await;
             }
         });
     });
-    let report = restore_with(&world, &request_for(SEGMENTS), &ingesting).await;
+    let report = restore_with(&world, &request_for(SEGMENTS), &progress).await;
     let report = report.expect("comparing");
     assert_eq!(report.differ, 0, "{report:#?}");
     assert!(stages.load(Ordering::Relaxed) > 0);
@@ -140,13 +140,19 @@ async fn consistent_boards_have_no_differences() {
 /// Repairs a view, and checks that nothing differs and a second repair does nothing.
 async fn repair(world: &World, view: &str) {
     let report = restore(world, &applying_request(view)).await;
-    let done = report.applied.expect("it was applied");
-    assert!(done.restoration.is_some() && done.run.is_some(), "{done:?}");
-    world.catch_up_on(source_of(view)).await;
+    let applied = report.applied.expect("it was applied");
+    assert!(
+        applied.restoration.is_some() && applied.run.is_some(),
+        "{applied:?}"
+    );
+    world.catch_up_on(find_source(view)).await;
     assert_view_matches(world, view).await;
-    let again = restore(world, &applying_request(view)).await;
-    let done = again.applied.expect("nothing is in the way");
-    assert_eq!((again.differ, done.restoration, done.run), (0, None, None));
+    let second = restore(world, &applying_request(view)).await;
+    let applied = second.applied.expect("it was applied");
+    assert_eq!(
+        (second.differ, applied.restoration, applied.run),
+        (0, None, None)
+    );
 }
 
 async fn repair_damage(world: &World) {
@@ -159,11 +165,15 @@ async fn repair_damage(world: &World) {
         replace_live_state(world, board, key, athlete).await;
         let report = restore(world, &request_for(view)).await;
         assert!(report.differ > 0, "{report:#?}");
-        let one = &report.differences[0];
-        assert_eq!(one.cause, ReconcileCause::ChangedLive, "{report:#?}");
-        assert_eq!((one.served, one.difference), (0, 1), "{report:#?}");
-        assert_eq!(one.key["athlete_id"], athlete, "{one:#?}");
-        assert!(one.expected_row.is_some() && one.served_row.is_none());
+        let difference = &report.differences[0];
+        assert_eq!(difference.cause, ReconcileCause::ChangedLive, "{report:#?}");
+        assert_eq!(
+            (difference.served, difference.difference),
+            (0, 1),
+            "{report:#?}"
+        );
+        assert_eq!(difference.key["athlete_id"], athlete, "{difference:#?}");
+        assert!(difference.expected_row.is_some() && difference.served_row.is_none());
         repair(world, view).await;
     }
     // Rows without notifications.
@@ -214,8 +224,9 @@ async fn repair_lost_batch_rows(world: &World) {
             let written =
                 views.publish_versions(Source::Efforts, job.view(), epoch, stamp, &versions);
             written.await.expect("a head");
-            let at = (epoch, stamp);
-            let collected = views.collect_garbage(Source::Efforts, job.view(), at, 10_000);
+            let epoch_and_stamp = (epoch, stamp);
+            let collected =
+                views.collect_garbage(Source::Efforts, job.view(), epoch_and_stamp, 10_000);
             collected.await.expect("nodes");
         }
         let report = restore(world, &request_for(view)).await;
@@ -244,12 +255,12 @@ async fn an_interrupted_repair_is_repeated() {
     add_row_without_notification(&world, 99).await;
     for stage in ["snapshot", "compare", "tell", "seal", "publish"] {
         let stop = CancellationToken::new();
-        let cutting = cancel_at(stage, &stop);
+        let progress = cancel_at(stage, &stop);
         let intake = world.intake(Source::Authorizations).await;
         let batch = world.batch();
         let request = applying_request(ATHLETES);
-        let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
-        cut.expect_err("it was cut off");
+        let result = batch.restore(&request, &intake, (&progress, &stop)).await;
+        result.expect_err("it was interrupted");
     }
     let report = restore(&world, &applying_request(ATHLETES)).await;
     assert!(report.applied.is_some(), "{report:#?}");

@@ -39,10 +39,10 @@ fn correcting_request(view: &str, path: &Path) -> ReconcileRequest {
     }
 }
 
-async fn owners_total(world: &World, owner: i64) -> i64 {
+async fn fetch_owner_total(world: &World, owner: i64) -> i64 {
     let served = world.serve().await;
     let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
-    let count = served.client.ask(&path).await["count"]
+    let count = served.client.fetch_json(&path).await["count"]
         .as_i64()
         .expect("a count");
     served.end().await;
@@ -51,16 +51,16 @@ async fn owners_total(world: &World, owner: i64) -> i64 {
 
 /// Writes a file that expects 40 plays on a day without plays; returns the owner's total, too.
 async fn write_claim(world: &World, name: &str) -> (PathBuf, i64) {
-    let before = owners_total(world, 1).await;
+    let total = fetch_owner_total(world, 1).await;
     let header = "owner_id,bucket,track_id,kind,expected";
     let path = write_file(world, name, &[header, "1,2026-05-01,12,play,40"]);
-    (path, before)
+    (path, total)
 }
 
 async fn apply_and_undo_claims(world: &World) {
     populate(world).await;
     let view = "plays_owner_day_track";
-    let (path, before) = write_claim(world, "claims.csv").await;
+    let (path, total) = write_claim(world, "claims.csv").await;
     let report = restore(world, &claims_request(view, &path))
         .await
         .expect("comparing");
@@ -69,11 +69,11 @@ async fn apply_and_undo_claims(world: &World) {
         (1, 1, 40),
         "{report:#?}"
     );
-    let one = &report.differences[0];
+    let difference = &report.differences[0];
     assert_eq!(
-        (one.cause, one.served, one.stored),
+        (difference.cause, difference.served, difference.stored),
         (ReconcileCause::Claimed, 0, None),
-        "{one:?}"
+        "{difference:?}"
     );
     let limited = ReconcileRequest {
         apply_max: Some(39),
@@ -87,27 +87,27 @@ async fn apply_and_undo_claims(world: &World) {
     let report = restore(world, &correcting_request(view, &path))
         .await
         .expect("correcting");
-    let done = report.applied.expect("it was applied");
+    let applied = report.applied.expect("it was applied");
     assert_eq!(
-        (done.corrections, done.restoration, done.rows),
+        (applied.corrections, applied.restoration, applied.rows),
         (1, Some(1), 0),
-        "{done:?}"
+        "{applied:?}"
     );
     // Live state has not counted the correction yet, so a second one is refused.
     let report = restore(world, &correcting_request(view, &path))
         .await
         .expect("comparing");
-    let why = report.held_back.expect("a refusal");
-    assert!(why.contains("restoration 1"), "{why}");
+    let reason = report.held_back.expect("a refusal");
+    assert!(reason.contains("restoration 1"), "{reason}");
     world.catch_up().await;
-    assert_eq!(owners_total(world, 1).await, before + 40);
+    assert_eq!(fetch_owner_total(world, 1).await, total + 40);
     for full in [false, true] {
         let report = restore(world, &correcting_request(view, &path))
             .await
             .expect("correcting");
-        let done = report.applied.expect("nothing prevents it");
+        let applied = report.applied.expect("nothing prevents it");
         assert_eq!(
-            (report.differ, done.corrections, done.restoration),
+            (report.differ, applied.corrections, applied.restoration),
             (0, 0, None)
         );
         let request = RunRequest {
@@ -115,16 +115,16 @@ async fn apply_and_undo_claims(world: &World) {
             ..RunRequest::default()
         };
         world.run(&request).await.expect("a run");
-        assert_eq!(owners_total(world, 1).await, before + 40);
+        assert_eq!(fetch_owner_total(world, 1).await, total + 40);
     }
     assert_views_match(world, &[view]).await;
-    undo_and_redo(world, before).await;
+    undo_and_redo(world, total).await;
 }
 
-async fn undo_and_redo(world: &World, before: i64) {
+async fn undo_and_redo(world: &World, original: i64) {
     let intake = world.intake(Source::Plays).await;
     let stop = CancellationToken::new();
-    for (number, total) in [(1, before), (2, before + 40), (3, before)] {
+    for (number, expected) in [(1, original), (2, original + 40), (3, original)] {
         let batch = world.batch();
         let restoration = (Source::Plays, number);
         let undo = async || {
@@ -133,25 +133,25 @@ async fn undo_and_redo(world: &World, before: i64) {
                 .undo_restoration(restoration, ("bob", "it was found"), &intake, progress)
                 .await
         };
-        let done = undo().await.expect("undoing");
-        assert_eq!((done.number, done.undoes), (number + 1, Some(number)));
+        let undone = undo().await.expect("undoing");
+        assert_eq!((undone.number, undone.undoes), (number + 1, Some(number)));
         let twice = undo().await.expect_err("already undone").to_string();
         assert!(twice.contains("already"), "{twice}");
         world.catch_up().await;
-        assert_eq!(owners_total(world, 1).await, total);
+        assert_eq!(fetch_owner_total(world, 1).await, expected);
     }
-    let all = world
+    let restorations = world
         .batch()
         .restorations(Source::Plays)
         .await
         .expect("a list");
-    let listed: Vec<_> = all
+    let listed: Vec<_> = restorations
         .iter()
-        .map(|one| {
+        .map(|restoration| {
             (
-                one.restoration.number,
-                one.restoration.by.as_str(),
-                one.done_until.is_some(),
+                restoration.restoration.number,
+                restoration.restoration.by.as_str(),
+                restoration.done_until.is_some(),
             )
         })
         .collect();
@@ -188,8 +188,8 @@ async fn corrections_counted_during_a_scan_are_not_repeated() {
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     let path = write_file(&world, "claims.csv", &lines);
     let request = correcting_request("plays_owner_day_track", &path);
-    let done = restore(&world, &request).await.expect("correcting");
-    assert_eq!(done.applied.expect("it was applied").corrections, 9);
+    let report = restore(&world, &request).await.expect("correcting");
+    assert_eq!(report.applied.expect("it was applied").corrections, 9);
     let progress = IngestDuringScan {
         world: Arc::clone(&world),
         is_live_stage: false.into(),
@@ -198,13 +198,13 @@ async fn corrections_counted_during_a_scan_are_not_repeated() {
     };
     let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
     let stop = CancellationToken::new();
-    let again = batch.restore(&request, &intake, (&progress, &stop)).await;
-    let again = again.expect("comparing");
+    let second = batch.restore(&request, &intake, (&progress, &stop)).await;
+    let second = second.expect("comparing");
     assert!(progress.rounds.into_inner() > 0);
-    assert!(again.held_back.is_some(), "{again:#?}");
+    assert!(second.held_back.is_some(), "{second:#?}");
     world.catch_up().await;
-    let again = restore(&world, &request).await.expect("comparing");
-    assert_eq!((again.differ, again.held_back), (0, None));
+    let second = restore(&world, &request).await.expect("comparing");
+    assert_eq!((second.differ, second.held_back), (0, None));
 }
 
 /// Corrections that would be rejected, or would change other counts, fail before anything is
@@ -213,15 +213,15 @@ async fn corrections_counted_during_a_scan_are_not_repeated() {
 async fn impossible_corrections_are_rejected() {
     let world = World::new().await;
     populate(&world).await;
-    let cell = [
+    let cell_lines = [
         "track_id,bucket,owner_id,listener_cell,kind,expected",
         "10,2026-01-01,1,5,play,7",
     ];
-    let whole = [
+    let kind_lines = [
         "owner_id,bucket,track_id,kind,expected",
         "1,2026-05-01,12,stream,40",
     ];
-    let track = ["owner_id,track_id,kind,expected", "1,12,play,4000"];
+    let track_lines = ["owner_id,track_id,kind,expected", "1,12,play,4000"];
     let with_fields = |path: &Path, view: &str, set: &[(&str, &str)]| {
         let set = set.iter();
         ReconcileRequest {
@@ -232,25 +232,28 @@ async fn impossible_corrections_are_rejected() {
         }
     };
     let track_day = "plays_owner_day_track";
-    let track = write_file(&world, "track.csv", &track);
+    let track_lines = write_file(&world, "track.csv", &track_lines);
     let filtered = ReconcileRequest {
         from: Some(1_769_904_000),
-        ..with_fields(&track, track_day, &[("at", "2026-01-02T00:00:00Z")])
+        ..with_fields(&track_lines, track_day, &[("at", "2026-01-02T00:00:00Z")])
     };
     for (request, text) in [
         (
             with_fields(
-                &write_file(&world, "cell.csv", &cell),
+                &write_file(&world, "cell.csv", &cell_lines),
                 "plays_track_day_uniques",
                 &[],
             ),
             "no single event changes",
         ),
         (
-            with_fields(&write_file(&world, "kind.csv", &whole), track_day, &[]),
+            with_fields(&write_file(&world, "kind.csv", &kind_lines), track_day, &[]),
             "kind",
         ),
-        (with_fields(&track, track_day, &[("at", "yesterday")]), "at"),
+        (
+            with_fields(&track_lines, track_day, &[("at", "yesterday")]),
+            "at",
+        ),
         (filtered, "no single event changes"),
     ] {
         let error = restore(&world, &request).await.expect_err(text).to_string();
@@ -261,7 +264,7 @@ async fn impossible_corrections_are_rejected() {
     }
     for (name, text) in [("coutry", "unknown field"), ("amount", "unknown field")] {
         let request = with_fields(
-            &track,
+            &track_lines,
             track_day,
             &[("at", "2026-01-02T00:00:00Z"), (name, "1")],
         );
@@ -270,7 +273,7 @@ async fn impossible_corrections_are_rejected() {
     }
     let from_archive = ReconcileRequest {
         expected: Expected::Archive,
-        ..with_fields(&track, track_day, &[("country", "DE")])
+        ..with_fields(&track_lines, track_day, &[("country", "DE")])
     };
     let error = restore(&world, &from_archive).await.expect_err("--set");
     assert!(error.to_string().contains("--set country"), "{error}");
@@ -283,26 +286,27 @@ async fn impossible_corrections_are_rejected() {
 async fn uncounted_events_of_the_log_are_not_corrected() {
     let world = World::new().await;
     populate(&world).await;
-    let more: Vec<String> = (0..3)
+    let lines: Vec<String> = (0..3)
         .map(|event| {
             format!(
                 r#"{{"event_id": "late-{event}", "track_id": 12, "owner_id": 1, "kind": "play", "at": "2026-05-01T10:00:00Z"}}"#
             )
         })
         .collect();
-    world.ingest(&more).await;
+    world.ingest(&lines).await;
     let header = "owner_id,bucket,track_id,kind,expected";
     let path = write_file(&world, "claims.csv", &[header, "1,2026-05-01,12,play,3"]);
     let view = "plays_owner_day_track";
-    let dry = restore(&world, &claims_request(view, &path))
+    let preview = restore(&world, &claims_request(view, &path))
         .await
         .expect("comparing");
-    assert_eq!(dry.differ, 1, "{dry:#?}");
+    assert_eq!(preview.differ, 1, "{preview:#?}");
     assert!(
-        dry.warnings
+        preview
+            .warnings
             .iter()
             .any(|warning| warning.contains("backstitch speed")),
-        "{dry:#?}"
+        "{preview:#?}"
     );
     let refused = restore(&world, &correcting_request(view, &path))
         .await
@@ -311,13 +315,13 @@ async fn uncounted_events_of_the_log_are_not_corrected() {
     assert!(
         refused
             .held_back
-            .is_some_and(|why| why.contains("in the log"))
+            .is_some_and(|reason| reason.contains("in the log"))
     );
     world.catch_up().await;
-    let right = restore(&world, &correcting_request(view, &path))
+    let report = restore(&world, &correcting_request(view, &path))
         .await
         .expect("comparing");
-    assert_eq!((right.differ, right.held_back), (0, None));
+    assert_eq!((report.differ, report.held_back), (0, None));
 }
 
 /// Interrupted corrections are continued under the same numbers.
@@ -326,14 +330,14 @@ async fn interrupted_corrections_are_continued() {
     let world = World::new().await;
     populate(&world).await;
     let view = "plays_owner_day_track";
-    let (path, before) = write_claim(&world, "claims.csv").await;
+    let (path, total) = write_claim(&world, "claims.csv").await;
     for stage in ["correct", "append"] {
         let stop = CancellationToken::new();
-        let cutting = cancel_at(stage, &stop);
+        let progress = cancel_at(stage, &stop);
         let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
         let request = correcting_request(view, &path);
-        let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
-        cut.expect_err("it was cut off");
+        let result = batch.restore(&request, &intake, (&progress, &stop)).await;
+        result.expect_err("it was interrupted");
     }
     let recorded = world
         .batch()
@@ -347,7 +351,7 @@ async fn interrupted_corrections_are_continued() {
         .expect("continuing");
     assert!(report.held_back.is_some(), "{report:#?}");
     world.catch_up().await;
-    assert_eq!(owners_total(&world, 1).await, before + 40);
+    assert_eq!(fetch_owner_total(&world, 1).await, total + 40);
     let report = restore(&world, &correcting_request(view, &path))
         .await
         .expect("nothing is left");
@@ -365,7 +369,10 @@ async fn files_of_any_format_may_have_fewer_columns() {
     let world = World::new().await;
     populate(&world).await;
     let view = "plays_owner_day_track";
-    let totals = [owners_total(&world, 1).await, owners_total(&world, 2).await];
+    let totals = [
+        fetch_owner_total(&world, 1).await,
+        fetch_owner_total(&world, 2).await,
+    ];
     let lines = [
         format!(r#"{{"owner_id": 1, "expected": {}}}"#, totals[0]),
         format!(r#"{{"expected": {}, "owner_id": 2}}"#, totals[1] + 3),
@@ -379,17 +386,23 @@ async fn files_of_any_format_may_have_fewer_columns() {
         (2, 1, 3),
         "{report:#?}"
     );
-    let near = ReconcileRequest {
+    let tolerant = ReconcileRequest {
         tolerance: (3, 0.0),
         ..claims_request(view, &path)
     };
-    assert_eq!(restore(&world, &near).await.expect("comparing").differ, 0);
+    assert_eq!(
+        restore(&world, &tolerant).await.expect("comparing").differ,
+        0
+    );
     // The third owner is not in the file.
-    let whole = ReconcileRequest {
+    let complete = ReconcileRequest {
         is_whole: true,
         ..claims_request(view, &path)
     };
-    assert_eq!(restore(&world, &whole).await.expect("comparing").differ, 2);
+    assert_eq!(
+        restore(&world, &complete).await.expect("comparing").differ,
+        2
+    );
     let error = restore(&world, &correcting_request(view, &path))
         .await
         .expect_err("no event");
@@ -398,7 +411,7 @@ async fn files_of_any_format_may_have_fewer_columns() {
         error.contains("track_id and at") && error.contains("--set"),
         "{error}"
     );
-    let set = ReconcileRequest {
+    let with_fields = ReconcileRequest {
         set: [
             ("track_id", "7"),
             ("at", "2026-01-01T00:00:00Z"),
@@ -408,10 +421,10 @@ async fn files_of_any_format_may_have_fewer_columns() {
         .into(),
         ..correcting_request(view, &path)
     };
-    restore(&world, &set).await.expect("correcting");
+    restore(&world, &with_fields).await.expect("correcting");
     world.catch_up().await;
-    assert_eq!(owners_total(&world, 2).await, totals[1] + 3);
-    let parquet = parquet_totals(&world, &[1, 2], &[totals[0], totals[1] + 3]);
+    assert_eq!(fetch_owner_total(&world, 2).await, totals[1] + 3);
+    let parquet = write_parquet_totals(&world, &[1, 2], &[totals[0], totals[1] + 3]);
     let report = restore(&world, &claims_request(view, &parquet))
         .await
         .expect("comparing");
@@ -419,8 +432,8 @@ async fn files_of_any_format_may_have_fewer_columns() {
 }
 
 /// Writes expected totals by owner as Parquet, with 32-bit integers.
-fn parquet_totals(world: &World, owners: &[i32], expected: &[i64]) -> PathBuf {
-    parquet(
+fn write_parquet_totals(world: &World, owners: &[i32], expected: &[i64]) -> PathBuf {
+    write_parquet(
         world,
         &[
             ("owner_id", Arc::new(Int32Array::from(owners.to_vec()))),
@@ -429,7 +442,7 @@ fn parquet_totals(world: &World, owners: &[i32], expected: &[i64]) -> PathBuf {
     )
 }
 
-fn parquet(world: &World, columns: &[(&str, ArrayRef)]) -> PathBuf {
+fn write_parquet(world: &World, columns: &[(&str, ArrayRef)]) -> PathBuf {
     let columns = columns
         .iter()
         .map(|(name, column)| (*name, Arc::clone(column)));
@@ -474,26 +487,26 @@ async fn inexact_values_are_rejected(world: &World) {
         ),
     ] {
         let columns = [columns, vec![("expected", ints(&[5]))]].concat();
-        let request = claims_request("plays_owner_day", &parquet(world, &columns));
+        let request = claims_request("plays_owner_day", &write_parquet(world, &columns));
         let error = restore(world, &request).await.expect_err(text).to_string();
         assert!(error.contains(text), "{text}: {error}");
     }
     let rounded = [("owner_id", ints(&[1])), ("expected", floats(&[20.5]))];
-    let request = claims_request("plays_owner_day", &parquet(world, &rounded));
+    let request = claims_request("plays_owner_day", &write_parquet(world, &rounded));
     let error = restore(world, &request)
         .await
         .expect_err("a half")
         .to_string();
     assert!(error.contains("expected is 20.5"), "{error}");
-    let whole = [("owner_id", floats(&[1.0])), ("expected", floats(&[20.0]))];
-    let request = claims_request("plays_owner_day", &parquet(world, &whole));
+    let exact = [("owner_id", floats(&[1.0])), ("expected", floats(&[20.0]))];
+    let request = claims_request("plays_owner_day", &write_parquet(world, &exact));
     restore(world, &request).await.expect("whole numbers");
-    let whole = [
+    let exact = [
         ("owner_id", ints(&[1])),
         ("bucket", nanos(day_ns)),
         ("expected", ints(&[5])),
     ];
-    let request = claims_request("plays_owner_day", &parquet(world, &whole));
+    let request = claims_request("plays_owner_day", &write_parquet(world, &exact));
     restore(world, &request)
         .await
         .expect("the beginning of a day");
@@ -567,7 +580,7 @@ async fn errors_in_a_file_are_located() {
         assert!(is_located, "{name}: {error}");
     }
     inexact_values_are_rejected(&world).await;
-    let none = world.path().join("none.csv");
-    let error = restore(&world, &claims_request("plays_owner_day", &none)).await;
+    let missing = world.path().join("none.csv");
+    let error = restore(&world, &claims_request("plays_owner_day", &missing)).await;
     assert!(error.expect_err("no file").to_string().contains("none.csv"));
 }

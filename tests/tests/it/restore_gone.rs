@@ -43,9 +43,9 @@ async fn delete_old_files(world: &World) -> u64 {
     };
     let entities = Arc::clone(&world.stores.entities) as _;
     let retention = Retention::new(world.batch(), entities, options);
-    let done = retention.run(&CancellationToken::new()).await;
-    let done = done.expect("retention").into_iter();
-    let mut events = done.filter(|one| one.kind == DataKind::Events);
+    let reports = retention.run(&CancellationToken::new()).await;
+    let reports = reports.expect("retention").into_iter();
+    let mut events = reports.filter(|report| report.kind == DataKind::Events);
     events.next().expect("events").deleted.count
 }
 
@@ -72,28 +72,28 @@ async fn begin_to_erase(world: &World, id: i64) {
     let stop = CancellationToken::new();
     stop.cancel();
     let (eraser, request) = (world.eraser(), EraseRequest::default());
-    let cut = eraser.erase(&[listener(id)], &request, &(), &stop).await;
-    cut.expect_err("it was stopped");
+    let result = eraser.erase(&[listener(id)], &request, &(), &stop).await;
+    result.expect_err("it was stopped");
 }
 
 /// Returns the places that still contain the listener.
-async fn places(world: &World) -> Vec<String> {
-    let found = world
+async fn list_places(world: &World) -> Vec<String> {
+    let findings = world
         .eraser()
         .verify(&[listener(ERASED)])
         .await
         .expect("a search");
-    let places = found.into_iter().flat_map(|(_, found)| found);
-    places.map(|one| one.place).collect()
+    let places = findings.into_iter().flat_map(|(_, findings)| findings);
+    places.map(|finding| finding.place).collect()
 }
 
-async fn files(world: &World) -> Vec<String> {
+async fn list_files(world: &World) -> Vec<String> {
     let archive = &world.stores.archive;
     archive.list("archive/plays/files").await.expect("files")
 }
 
 async fn copy_files(world: &World) -> Vec<(String, Bytes)> {
-    copy_paths(world, files(world).await).await
+    copy_paths(world, list_files(world).await).await
 }
 
 async fn copy_paths(world: &World, paths: Vec<String>) -> Vec<(String, Bytes)> {
@@ -111,7 +111,7 @@ async fn archive_and_delete_old_events(world: &World) {
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     assert!(delete_old_files(world).await > 0);
-    assert_eq!(files(world).await, Vec::<String>::new());
+    assert_eq!(list_files(world).await, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,7 +146,7 @@ async fn days_without_events_are_compared_with_their_results() {
         .await
         .expect("restoring");
     assert_eq!(report.differ, 2, "{report:#?}");
-    let mut causes = report.differences.iter().map(|one| one.cause);
+    let mut causes = report.differences.iter().map(|difference| difference.cause);
     assert!(
         causes.all(|cause| cause == ReconcileCause::ChangedRow),
         "{report:#?}"
@@ -166,12 +166,12 @@ async fn erasure_covers_days_without_events() {
     world.ingest(&plays(300, 40)).await;
     world.catch_up().await;
     let served = world.serve().await;
-    let total = "/api/v1/stats/plays/total?owner_id=1";
-    let before = served.client.ask(total).await["count"].clone();
+    let path = "/api/v1/stats/plays/total?owner_id=1";
+    let total_before = served.client.fetch_json(path).await["count"].clone();
     begin_to_erase(&world, ERASED + 1).await;
     let receipt = erase(&world, false).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
-    assert_eq!(served.client.ask(total).await["count"], before);
+    assert_eq!(served.client.fetch_json(path).await["count"], total_before);
     assert_views_match(&world, &VIEWS).await;
     // Retention also deletes later files, including those that replaced others, but not while an
     // erasure still needs them to correct results.
@@ -201,12 +201,12 @@ async fn erasure_covers_days_without_events() {
     }
     world.run(&RunRequest::default()).await.expect("a run");
     assert_views_match(&world, &VIEWS).await;
-    assert_eq!(places(&world).await, Vec::<String>::new());
+    assert_eq!(list_places(&world).await, Vec::<String>::new());
     served.end().await;
 }
 
 /// A request with a file of expected plays of the listener.
-fn claim(world: &World) -> ReconcileRequest {
+fn claim_request(world: &World) -> ReconcileRequest {
     let path: PathBuf = world.path().join("claims.csv");
     let lines = format!(
         "track_id,bucket,owner_id,listener_id,kind,expected\n12,2026-02-20,1,{ERASED},play,40\n"
@@ -224,7 +224,9 @@ async fn restoration_records_are_redacted() {
     let world = World::new().await;
     populate(&world).await;
     let view = "plays_track_day_listener";
-    let report = restore(&world, &claim(&world)).await.expect("correcting");
+    let report = restore(&world, &claim_request(&world))
+        .await
+        .expect("correcting");
     assert_eq!(report.applied.expect("it was applied").corrections, 1);
     world.catch_up().await;
     let table = world.catalog.job(view).expect("the job").view().to_owned();
@@ -236,13 +238,19 @@ async fn restoration_records_are_redacted() {
         .await
         .expect("restoring");
     assert!(report.applied.expect("it was applied").rows > 0);
-    assert!(places(&world).await.contains(&"restorations".to_owned()));
+    assert!(
+        list_places(&world)
+            .await
+            .contains(&"restorations".to_owned())
+    );
 
     let receipt = erase(&world, false).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
-    assert_eq!(places(&world).await, Vec::<String>::new());
+    assert_eq!(list_places(&world).await, Vec::<String>::new());
     // The file still names the listener, whose line is ignored.
-    let report = restore(&world, &claim(&world)).await.expect("comparing");
+    let report = restore(&world, &claim_request(&world))
+        .await
+        .expect("comparing");
     assert_eq!((report.keys, report.differ), (0, 0), "{report:#?}");
     assert!(
         report
@@ -253,18 +261,18 @@ async fn restoration_records_are_redacted() {
     );
     assert_views_match(&world, &VIEWS).await;
     let served = world.serve().await;
-    let total = "/api/v1/stats/plays/total?owner_id=1";
-    let before = served.client.ask(total).await["count"].as_i64();
+    let path = "/api/v1/stats/plays/total?owner_id=1";
+    let total_before = served.client.fetch_json(path).await["count"].as_i64();
     let intake = world.intake(Source::Plays).await;
     let (stop, batch) = (CancellationToken::new(), world.batch());
     let undone =
         batch.undo_restoration((Source::Plays, 1), ("ada", "again"), &intake, (&(), &stop));
     assert_eq!(undone.await.expect("undoing").undoes, Some(1));
     world.catch_up().await;
-    let after = served.client.ask(total).await["count"].as_i64();
-    assert_eq!(after, before.map(|count| count - 40));
+    let total_after = served.client.fetch_json(path).await["count"].as_i64();
+    assert_eq!(total_after, total_before.map(|count| count - 40));
     served.end().await;
-    assert_eq!(places(&world).await, Vec::<String>::new());
+    assert_eq!(list_places(&world).await, Vec::<String>::new());
 }
 
 /// Erasure also covers the history of comparisons, which contains keys of differing rows.
@@ -285,20 +293,24 @@ async fn the_comparison_history_is_redacted() {
     assert!(report.differ > 1, "{report:#?}");
     let count_differences = async |id: i64| {
         let records = &*world.stores.records;
-        let all = stores::reconciliations::list(records, Source::Plays, None, 10).await;
-        let newest = all.expect("a history").remove(0).record;
+        let comparisons = stores::reconciliations::list(records, Source::Plays, None, 10).await;
+        let newest = comparisons.expect("a history").remove(0).record;
         let worst = newest["worst"].as_array().expect("a list").iter();
-        let matching = worst.filter(|one| one["key"]["listener_id"] == id);
+        let matching = worst.filter(|difference| difference["key"]["listener_id"] == id);
         (matching.count(), newest["differ"].as_u64())
     };
-    let before = count_differences(ERASED).await;
+    let erased = count_differences(ERASED).await;
     let other = count_differences(104).await;
-    assert!(before.0 > 0 && other.0 > 0, "{before:?} {other:?}");
-    assert!(places(&world).await.contains(&"comparisons".to_owned()));
+    assert!(erased.0 > 0 && other.0 > 0, "{erased:?} {other:?}");
+    assert!(
+        list_places(&world)
+            .await
+            .contains(&"comparisons".to_owned())
+    );
     let receipt = erase(&world, false).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
-    assert_eq!(places(&world).await, Vec::<String>::new());
-    assert_eq!(count_differences(ERASED).await, (0, before.1));
+    assert_eq!(list_places(&world).await, Vec::<String>::new());
+    assert_eq!(count_differences(ERASED).await, (0, erased.1));
     assert_eq!(count_differences(104).await, other, "other listeners stay");
 }
 
@@ -310,7 +322,7 @@ async fn rebuilt_files_are_redacted() {
     let receipt = erase(&world, true).await;
     assert!(receipt.is_clean(), "{receipt:#?}");
     let archive = &world.stores.archive;
-    let paths = files(&world).await;
+    let paths = list_files(&world).await;
     for path in &paths {
         archive.delete(path).await.expect("deleting");
     }
@@ -325,8 +337,8 @@ async fn rebuilt_files_are_redacted() {
     restore(&world, &applying_request(view))
         .await
         .expect("restoring");
-    assert_eq!(files(&world).await, paths);
-    assert_eq!(places(&world).await, ["log"]);
+    assert_eq!(list_files(&world).await, paths);
+    assert_eq!(list_places(&world).await, ["log"]);
     assert_views_match(&world, &VIEWS).await;
 
     // Without the log the error says how to restore the file.
@@ -350,12 +362,12 @@ async fn an_older_archive_copy_is_rejected_until_redacted() {
     world.run(&RunRequest::default()).await.expect("a run");
     let archive = &world.stores.archive;
     let paths = archive.list("archive/plays").await.expect("listing");
-    let before = copy_paths(&world, paths).await;
+    let copies = copy_paths(&world, paths).await;
     assert!(erase(&world, false).await.is_clean());
     for path in archive.list("archive/plays").await.expect("listing") {
         archive.delete(&path).await.expect("deleting");
     }
-    for (path, bytes) in before {
+    for (path, bytes) in copies {
         archive.put(&path, bytes).await.expect("restoring a copy");
     }
     let view = "plays_track_day_listener";
@@ -370,5 +382,5 @@ async fn an_older_archive_copy_is_rejected_until_redacted() {
     }
     world.run(&RunRequest::default()).await.expect("a run");
     assert_views_match(&world, &VIEWS).await;
-    assert_eq!(places(&world).await, Vec::<String>::new());
+    assert_eq!(list_places(&world).await, Vec::<String>::new());
 }

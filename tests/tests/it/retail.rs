@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
 use tests::http::Client;
-use tests::process::{Server, done};
+use tests::process::{Server, run_ok};
 use tests::records::PLAYS;
 use tests::recount::{Question, Recount};
 
@@ -60,17 +60,17 @@ fn retail_counts_match_a_recount() {
     let count = i64::try_from(lines.len()).expect("a count");
     let truth = Recount::new(&[lines], &[count]);
     let server = Server::start(&data, &[]);
-    done(&data, &["ingest", "plays", &first]);
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["ingest", "plays", &first]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     let report: Value =
-        serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
+        serde_json::from_str(&run_ok(&data, &["batch", "run", "--json"])).expect("JSON");
     assert_eq!(report["drift"]["total"], 0, "{report}");
-    done(&data, &["ingest", "plays", &second]);
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["ingest", "plays", &second]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     // Half of the plays are in batch views, half in live state.
     assert_eq!(count_months(&server.client), month_counts);
     compare(&server.client, &truth, 1);
-    done(&data, &["batch", "run"]);
+    run_ok(&data, &["batch", "run"]);
     assert_eq!(count_months(&server.client), month_counts);
     compare(&server.client, &truth, 3);
 }
@@ -96,7 +96,7 @@ fn count_months(client: &Client) -> MonthCounts {
     let (mut november, mut october) = (0, 0);
     for owner in 1..=200 {
         let query = format!("owner_id={owner}&period=month&date=2011-11-15&compare=previous");
-        let answer = client.json(&format!("/api/v1/stats/plays/total?{query}"));
+        let answer = client.get_json(&format!("/api/v1/stats/plays/total?{query}"));
         november += answer["count"].as_i64().expect("a count");
         october += answer["previous"].as_i64().expect("a count");
     }
@@ -122,11 +122,11 @@ fn compare_query(
         filters: filters.clone(),
         range: (Some(midnight(from)), Some(midnight(to))),
     };
-    let all = Question {
+    let unbounded = Question {
         filters,
         range: (None, None),
     };
-    let before = Question {
+    let previous = Question {
         range: (
             Some(midnight(
                 from.checked_sub((to - from).get_days().days())
@@ -138,11 +138,11 @@ fn compare_query(
     };
     let base = format!("{query}&tz={zone_name}");
     let custom = format!("{base}&from={from}&to={to}");
-    let ask = |what: &str| client.json(&format!("/api/v1/stats/plays/{what}"));
+    let ask = |path: &str| client.get_json(&format!("/api/v1/stats/plays/{path}"));
     let answer = ask(&format!("total?{base}"));
-    assert_eq!(answer["count"], json!(truth.total(&all)), "{base}");
+    assert_eq!(answer["count"], json!(truth.total(&unbounded)), "{base}");
     let answer = ask(&format!("total?{custom}&compare=previous"));
-    let expected = json!([truth.total(&bounded), truth.total(&before)]);
+    let expected = json!([truth.total(&bounded), truth.total(&previous)]);
     assert_eq!(
         json!([answer["count"], answer["previous"]]),
         expected,
@@ -151,10 +151,10 @@ fn compare_query(
     for interval in ["hour", "day", "week", "month"] {
         let answer = ask(&format!("series?{custom}&interval={interval}"));
         let points = answer["points"].as_array().expect("points").iter();
-        let got: Vec<Value> = points.map(|p| json!([p["at"], p["count"]])).collect();
+        let points_served: Vec<Value> = points.map(|p| json!([p["at"], p["count"]])).collect();
         let series = truth.series(&bounded, interval, zone).into_iter();
-        let want: Vec<Value> = series.map(|(at, n)| json!([at.to_string(), n])).collect();
-        assert_same_rows(&got, &want, &format!("{custom} {interval}"));
+        let expected: Vec<Value> = series.map(|(at, n)| json!([at.to_string(), n])).collect();
+        assert_same_rows(&points_served, &expected, &format!("{custom} {interval}"));
     }
     for (by, field) in [
         ("track", "track_id"),
@@ -173,16 +173,22 @@ fn compare_query(
             }
         }
         let sums = truth.breakdown(&bounded, field).into_iter();
-        let want: Vec<Value> = sums.map(|(key, n)| json!([key, n])).collect();
-        assert_same_rows(&rows, &want, &format!("{custom} {by}"));
+        let expected: Vec<Value> = sums.map(|(key, n)| json!([key, n])).collect();
+        assert_same_rows(&rows, &expected, &format!("{custom} {by}"));
     }
 }
 
 /// Checks that rows are equal; the message shows only the first difference.
-fn assert_same_rows(got: &[Value], want: &[Value], what: &str) {
-    let differs = got.iter().zip(want).position(|(got, want)| got != want);
-    if let Some(at) = differs {
-        panic!("{what}: row {at} is {}, expected {}", got[at], want[at]);
+fn assert_same_rows(actual: &[Value], expected: &[Value], context: &str) {
+    let differs = actual
+        .iter()
+        .zip(expected)
+        .position(|(actual, expected)| actual != expected);
+    if let Some(index) = differs {
+        panic!(
+            "{context}: row {index} is {}, expected {}",
+            actual[index], expected[index]
+        );
     }
-    assert_eq!(got.len(), want.len(), "{what}");
+    assert_eq!(actual.len(), expected.len(), "{context}");
 }

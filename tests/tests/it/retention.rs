@@ -34,13 +34,13 @@ fn lines(numbers: std::ops::Range<i64>, truth: &mut BTreeMap<i64, i64>) -> Vec<S
         .collect()
 }
 
-async fn check(served: &Served, truth: &BTreeMap<i64, i64>) {
+async fn check_totals(served: &Served, truth: &BTreeMap<i64, i64>) {
     for (owner, expected) in truth {
         let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
-        let total = served.client.ask(&path).await;
+        let total = served.client.fetch_json(&path).await;
         assert_eq!(total["count"], *expected, "{total}");
         let path = format!("/api/v1/stats/plays/series?owner_id={owner}&tz=Asia/Kolkata");
-        let series = served.client.ask(&path).await;
+        let series = served.client.fetch_json(&path).await;
         let points = series["points"].as_array().expect("points").iter();
         let counts = points.map(|point: &Value| point["count"].as_i64().expect("a count"));
         assert_eq!(counts.sum::<i64>(), *expected, "{series}");
@@ -76,14 +76,14 @@ async fn covered_records_may_be_deleted_on_servers() {
     let served = world.serve().await;
     world.run(&RunRequest::default()).await.expect("a run");
     delete_covered_records(&world).await;
-    check(&served, &truth).await;
+    check_totals(&served, &truth).await;
     world.ingest(&lines(200..300, &mut truth)).await;
     world.catch_up().await;
-    check(&served, &truth).await;
+    check_totals(&served, &truth).await;
     // A new generation of live state begins at the cuts, where the log now starts.
     world.delete_live_state();
     world.catch_up().await;
-    check(&served, &truth).await;
+    check_totals(&served, &truth).await;
     for full in [false, true] {
         let request = RunRequest {
             full,
@@ -91,10 +91,10 @@ async fn covered_records_may_be_deleted_on_servers() {
         };
         world.run(&request).await.expect("a run");
         delete_covered_records(&world).await;
-        check(&served, &truth).await;
+        check_totals(&served, &truth).await;
     }
     world.delete_live_state();
     world.catch_up().await;
-    check(&served, &truth).await;
+    check_totals(&served, &truth).await;
     served.end().await;
 }

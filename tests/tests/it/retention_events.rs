@@ -48,7 +48,7 @@ impl Truth {
         for (owner, expected) in &self.0 {
             for query in ["total", "series"] {
                 let path = format!("/api/v1/stats/plays/{query}?owner_id={owner}");
-                let answer = served.client.ask(&path).await;
+                let answer = served.client.fetch_json(&path).await;
                 let count = match query {
                     "total" => answer["count"].as_i64().expect("a count"),
                     _ => {
@@ -71,11 +71,11 @@ fn pass_two_hours(world: &World) {
 }
 
 /// Lines that were ingested before.
-fn repeated(numbers: std::ops::Range<i64>) -> Vec<String> {
+fn repeated_lines(numbers: std::ops::Range<i64>) -> Vec<String> {
     numbers.map(|number| play(number, false).2).collect()
 }
 
-fn retention(world: &World, archive_days: u32) -> Retention {
+fn create_retention(world: &World, archive_days: u32) -> Retention {
     let options = RetentionOptions {
         archive_days,
         ..RetentionOptions::default()
@@ -90,16 +90,16 @@ fn retention(world: &World, archive_days: u32) -> Retention {
 fn events_report(reports: Vec<KindReport>) -> KindReport {
     let mut reports = reports.into_iter();
     reports
-        .find(|one| one.kind == DataKind::Events)
+        .find(|report| report.kind == DataKind::Events)
         .expect("events")
 }
 
 async fn delete_old_files(world: &World, archive_days: u32) -> KindReport {
-    let run = retention(world, archive_days);
+    let run = create_retention(world, archive_days);
     events_report(run.run(&CancellationToken::new()).await.expect("retention"))
 }
 
-async fn files(world: &World) -> Vec<String> {
+async fn list_files(world: &World) -> Vec<String> {
     let files = world.stores.archive.list("archive/plays/files").await;
     files.expect("the archive")
 }
@@ -114,7 +114,7 @@ async fn assert_rejected(world: &World, request: &RunRequest) {
     );
 }
 
-fn full() -> RunRequest {
+fn full_request() -> RunRequest {
     RunRequest {
         full: true,
         ..RunRequest::default()
@@ -136,9 +136,11 @@ async fn delete_and_count(world: &World) {
     world.run(&RunRequest::default()).await.expect("a run");
     truth.check(&served).await;
 
-    let before = files(world).await;
-    let preview = retention(world, 2).show().await.expect("a preview");
-    let topics = preview.iter().filter(|one| one.kind == DataKind::Topic);
+    let files_before = list_files(world).await;
+    let preview = create_retention(world, 2).show().await.expect("a preview");
+    let topics = preview
+        .iter()
+        .filter(|report| report.kind == DataKind::Topic);
     let policies: Vec<&str> = topics.map(|topic| &*topic.policy).collect();
     assert!(!policies.is_empty(), "{preview:?}");
     assert!(
@@ -150,20 +152,24 @@ async fn delete_and_count(world: &World) {
         preview.eligible.count > 0 && preview.deleted.count == 0,
         "{preview:?}"
     );
-    assert_eq!(files(world).await, before, "a preview deletes nothing");
-    let mixed = delete_old_files(world, 3).await;
+    assert_eq!(
+        list_files(world).await,
+        files_before,
+        "a preview deletes nothing"
+    );
+    let first_report = delete_old_files(world, 3).await;
     assert!(
-        !mixed.retained.is_empty(),
-        "some files contain events of the second day: {mixed:?}"
+        !first_report.retained.is_empty(),
+        "some files contain events of the second day: {first_report:?}"
     );
     let report = delete_old_files(world, 2).await;
     assert_eq!(
-        mixed.deleted.count + report.deleted.count,
+        first_report.deleted.count + report.deleted.count,
         preview.eligible.count,
         "{report:?}"
     );
     assert!(
-        files(world).await.len() < before.len(),
+        list_files(world).await.len() < files_before.len(),
         "files were deleted"
     );
     truth.check(&served).await;
@@ -187,7 +193,7 @@ async fn ingest_late_events(world: &World, served: &Served, truth: &mut Truth) {
         pass_two_hours(world);
         let from = 300 + round * 40;
         world.ingest(&truth.lines(from..from + 40, false)).await;
-        world.ingest(&repeated(0..25)).await;
+        world.ingest(&repeated_lines(0..25)).await;
         world
             .ingest(&truth.lines(500 + round * 10..510 + round * 10, true))
             .await;
@@ -223,16 +229,14 @@ async fn ingest_late_events(world: &World, served: &Served, truth: &mut Truth) {
 }
 
 async fn check_rejections(world: &World) {
-    assert_rejected(world, &full()).await;
+    assert_rejected(world, &full_request()).await;
     let single = RunRequest {
         jobs: vec!["plays_detail".to_owned()],
         ..RunRequest::default()
     };
     assert_rejected(world, &single).await;
-    let started = world.batch().backfill(Source::Plays).await;
-    let text = started
-        .expect_err("a backfill needs all events")
-        .to_string();
+    let result = world.batch().backfill(Source::Plays).await;
+    let text = result.expect_err("a backfill needs all events").to_string();
     assert!(text.contains("retention.archive_days"), "{text}");
 }
 
@@ -255,18 +259,21 @@ async fn restored_files_count_again() {
     world.run(&RunRequest::default()).await.expect("a run");
     let archive = &world.stores.archive;
     let mut copies = Vec::new();
-    for path in files(&world).await {
+    for path in list_files(&world).await {
         let bytes = archive.get(&path).await.expect("the archive");
         copies.push((path, bytes.expect("a file")));
     }
     assert!(delete_old_files(&world, 2).await.deleted.count > 0);
     world.ingest(&truth.lines(120..140, false)).await;
     world.catch_up().await;
-    assert_rejected(&world, &full()).await;
+    assert_rejected(&world, &full_request()).await;
     for (path, bytes) in copies {
         archive.put(&path, bytes).await.expect("restoring a copy");
     }
-    world.run(&full()).await.expect("all events are there");
+    world
+        .run(&full_request())
+        .await
+        .expect("all events are there");
     let served = world.serve().await;
     truth.check(&served).await;
     assert!(
@@ -288,16 +295,16 @@ async fn events_of_an_interrupted_run_are_retained() {
         assert!(delete_old_files(&world, 2).await.deleted.count > 0);
         pass_two_hours(&world);
         world.ingest(&truth.lines(120..160, false)).await;
-        world.ingest(&repeated(0..10)).await;
+        world.ingest(&repeated_lines(0..10)).await;
         world.catch_up().await;
         let reached = CancellationToken::new();
-        let at = cancel_at(stage, &reached);
+        let progress = cancel_at(stage, &reached);
         let stop = CancellationToken::new();
         let (batch, request) = (world.batch(), RunRequest::default());
         tokio::select! {
             biased;
             () = reached.cancelled() => {}
-            _ = batch.run(Source::Plays, &request, &at, &stop) => {}
+            _ = batch.run(Source::Plays, &request, &progress, &stop) => {}
         }
         // Retention deletes nothing while a run is unfinished.
         let report = delete_old_files(&world, 2).await;
@@ -331,8 +338,9 @@ async fn concurrent_retention_changes_no_response() {
             world.run_after_lease(Source::Plays, &request)
         );
         assert!(run.epoch > 0);
-        let (one, other) = tokio::join!(delete_old_files(&world, 2), delete_old_files(&world, 2));
-        assert!(one.deleted.count + other.deleted.count + one.retained.len() as u64 > 0);
+        let (first, second) =
+            tokio::join!(delete_old_files(&world, 2), delete_old_files(&world, 2));
+        assert!(first.deleted.count + second.deleted.count + first.retained.len() as u64 > 0);
         truth.check(&served).await;
     }
     served.end().await;
@@ -352,17 +360,20 @@ async fn interrupted_retention_is_completed() {
         world
             .run_after_lease(Source::Plays, &RunRequest::default())
             .await;
-        let before = files(&world).await.len();
-        for cut_ms in [1, 3, 6, 10, 15, 25, 40] {
+        let count_before = list_files(&world).await.len();
+        for timeout_ms in [1, 3, 6, 10, 15, 25, 40] {
             let retention = delete_old_files(&world, 2);
-            let _cut_off = tokio::time::timeout(Duration::from_millis(cut_ms), retention).await;
+            let _cut_off = tokio::time::timeout(Duration::from_millis(timeout_ms), retention).await;
         }
         delete_old_files(&world, 2).await;
-        assert!(files(&world).await.len() < before, "round {round}");
+        assert!(
+            list_files(&world).await.len() < count_before,
+            "round {round}"
+        );
         truth.check(&served).await;
     }
     pass_two_hours(&world);
-    world.ingest(&repeated(0..30)).await;
+    world.ingest(&repeated_lines(0..30)).await;
     world.catch_up().await;
     let report = world
         .run_after_lease(Source::Plays, &RunRequest::default())
@@ -381,11 +392,11 @@ async fn a_new_view_is_rejected_and_the_others_continue() {
     world.run(&RunRequest::default()).await.expect("a run");
     assert!(delete_old_files(&world, 2).await.deleted.count > 0);
     let views = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
-    let text = |file: &str| {
+    let read = |file: &str| {
         let path = views.join("plays_owner_day").join(file);
         std::fs::read_to_string(path).expect("a file")
     };
-    let (definition, query) = (text("job.toml"), text("query.sql"));
+    let (definition, query) = (read("job.toml"), read("query.sql"));
     let newer = catalog_with(&[("plays_owner_day_again", &definition, &query)]);
     let newer = world.with_catalog(newer);
     world.ingest(&truth.lines(120..130, true)).await;
@@ -395,7 +406,9 @@ async fn a_new_view_is_rejected_and_the_others_continue() {
     assert_eq!(report.deleted.count, 0, "{report:?}");
     let details = world.stores.views.run_details(Source::Plays, 2).await;
     let details = details.expect("records").expect("an unfinished run");
-    let outcome = details.unpublished_reason(1).expect("it is not published");
+    let outcome = details
+        .unpublished_reason(1, false)
+        .expect("it is not published");
     assert!(
         outcome.reason.contains("retention.archive_days"),
         "{outcome:?}"

@@ -10,7 +10,7 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::installation::Installation;
-use tests::process::{Server, done};
+use tests::process::{Server, run_ok};
 use tests::records::{EFFORT_SAMPLE_INTERVAL, EFFORTS};
 
 /// Number of flights in the sample: the same in the subset and in the full data set.
@@ -18,12 +18,12 @@ const SAMPLE_COUNT: usize = 29_746;
 
 #[test]
 fn aircraft_connect_routes_embedded() {
-    connect(&Installation::embedded());
+    check_routes(&Installation::embedded());
 }
 
 #[test]
 fn aircraft_connect_routes_on_servers() {
-    connect(&Installation::on_servers());
+    check_routes(&Installation::on_servers());
 }
 
 fn flights() -> Vec<Value> {
@@ -76,7 +76,7 @@ impl Rows {
     }
 
     /// Counts the distinct aircraft connected to each route, by plain SQL.
-    fn connected(&self) -> BTreeMap<i64, i64> {
+    fn count_connected(&self) -> BTreeMap<i64, i64> {
         let ints = |name: &str| -> ArrayRef {
             let values = self.0.values().map(|row| int(row, name));
             Arc::new(Int64Array::from_iter_values(values))
@@ -108,14 +108,14 @@ impl Rows {
 
     /// Checks that all endpoints match plain SQL.
     fn compare(&self, installation: &Installation, client: &Client, source: &str) {
-        done(installation.data(), &["speed", "--until-caught-up"]);
-        let expected = self.connected();
-        let list = client.json("/api/v1/applications?limit=1000");
+        run_ok(installation.data(), &["speed", "--until-caught-up"]);
+        let expected = self.count_connected();
+        let list = client.get_json("/api/v1/applications?limit=1000");
         let listed = list["applications"]
             .as_array()
             .expect("applications")
             .iter();
-        let listed = listed.map(|one| (int(one, "id"), int(one, "connected_athletes")));
+        let listed = listed.map(|row| (int(row, "id"), int(row, "connected_athletes")));
         let mut listed: BTreeMap<i64, i64> = listed.collect();
         // The list includes routes without flights so far.
         listed.retain(|id, connected| expected.contains_key(id) || *connected != 0);
@@ -123,21 +123,24 @@ impl Rows {
         let largest = expected.iter().max_by_key(|(_, connected)| **connected);
         let smallest = expected.iter().min_by_key(|(_, connected)| **connected);
         for (id, connected) in [largest, smallest].into_iter().flatten() {
-            let one = client.json(&format!("/api/v1/applications/{id}"));
-            assert_eq!(one["connected_athletes"], *connected, "{one}");
-            assert_eq!(one["provenance"]["complete"], true, "{one}");
-            let board = client.json(&format!("/api/v1/boards/applications/{id}?limit=1"));
+            let application = client.get_json(&format!("/api/v1/applications/{id}"));
+            assert_eq!(
+                application["connected_athletes"], *connected,
+                "{application}"
+            );
+            assert_eq!(application["provenance"]["complete"], true, "{application}");
+            let board = client.get_json(&format!("/api/v1/boards/applications/{id}?limit=1"));
             assert_eq!(board["total"], *connected, "{board}");
         }
         let provenance = &list["provenance"];
         assert_eq!(provenance["source"], source, "{provenance}");
-        let by_usage = client.json("/api/v1/applications?sort=connected&limit=1");
-        let first = int(&by_usage["applications"][0], "connected_athletes");
-        assert_eq!(Some(&first), expected.values().max());
+        let by_usage = client.get_json("/api/v1/applications?sort=connected&limit=1");
+        let most_connected = int(&by_usage["applications"][0], "connected_athletes");
+        assert_eq!(Some(&most_connected), expected.values().max());
     }
 }
 
-fn connect(installation: &Installation) {
+fn check_routes(installation: &Installation) {
     let flights = flights();
     let mut routes: Vec<i64> = flights.iter().map(|row| int(row, "segment_id")).collect();
     routes.sort_unstable();
@@ -152,23 +155,23 @@ fn connect(installation: &Installation) {
     let mut rows = Rows::default();
     let server = Server::start(installation.data(), &[]);
     let client = &server.client;
-    let (first, rest) = flights.split_at(flights.len() * 2 / 3);
+    let (earlier, later) = flights.split_at(flights.len() * 2 / 3);
     let lines = |flights: &[Value], version: i64| -> Vec<Value> {
         flights
             .iter()
             .map(|row| authorization(row, version))
             .collect()
     };
-    rows.ingest(installation, &lines(first, 1));
+    rows.ingest(installation, &lines(earlier, 1));
     rows.compare(installation, client, "realtime");
-    done(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["batch", "run"]);
     rows.compare(installation, client, "batch");
     // New rows, changes of earlier rows, outdated versions, and repeated lines.
-    rows.ingest(installation, &lines(rest, 1));
-    rows.ingest(installation, &lines(&first[..4_000], 2));
-    rows.ingest(installation, &lines(&first[2_000..6_000], 0));
-    rows.ingest(installation, &lines(&first[..1_000], 2));
+    rows.ingest(installation, &lines(later, 1));
+    rows.ingest(installation, &lines(&earlier[..4_000], 2));
+    rows.ingest(installation, &lines(&earlier[2_000..6_000], 0));
+    rows.ingest(installation, &lines(&earlier[..1_000], 2));
     rows.compare(installation, client, "merged");
-    done(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["batch", "run"]);
     rows.compare(installation, client, "batch");
 }

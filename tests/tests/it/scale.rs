@@ -9,7 +9,7 @@ use arrow::array::Array as _;
 use serde_json::Value;
 use stores::view_scan::ScanShare;
 use tests::installation::Installation;
-use tests::process::{CONFIG, Process, done, run};
+use tests::process::{CONFIG, Process, run, run_ok};
 
 /// Limits that split runs into many small tasks.
 const CONFIGURATION: &str = "[batch]\ntask_rows_max = 300\nsnapshot_rows_max = 200\nresult_bytes_max = 65536\ngrace_ms = 10\n";
@@ -37,7 +37,7 @@ impl Cluster {
         ];
         let scheduler = Process::start(&folder, &args);
         let mut cluster = Self {
-            address: listen_address(&scheduler).await,
+            address: wait_for_address(&scheduler).await,
             scheduler,
             executors: Vec::new(),
         };
@@ -50,7 +50,7 @@ impl Cluster {
     async fn add(&mut self, data: &Path) {
         let args = ["executor", "--threads", "1", "--scheduler", &self.address];
         let executor = Process::start(data, &args);
-        listen_address(&executor).await;
+        wait_for_address(&executor).await;
         self.executors.push(executor);
     }
 
@@ -68,16 +68,16 @@ impl Cluster {
 }
 
 /// Waits until a process prints the address on which it listens.
-async fn listen_address(process: &Process) -> String {
-    let since = Instant::now();
+async fn wait_for_address(process: &Process) -> String {
+    let started = Instant::now();
     loop {
         let [out, err] = process.outputs();
-        if let Some((_, at)) = out.split_once("listening on ")
-            && at.ends_with('\n')
+        if let Some((_, address)) = out.split_once("listening on ")
+            && address.ends_with('\n')
         {
-            return at.trim().to_owned();
+            return address.trim().to_owned();
         }
-        assert!(since.elapsed() < Duration::from_secs(30), "{out} {err}");
+        assert!(started.elapsed() < Duration::from_secs(30), "{out} {err}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -107,29 +107,29 @@ fn ingest(installations: [&Installation; 2], seed: &str, rows: [u32; 6]) {
             _ => {}
         }
         args.extend(["-o", &file]);
-        done(installations[0].data(), &args);
+        run_ok(installations[0].data(), &args);
         for installation in installations {
-            done(installation.data(), &["ingest", source, &file]);
+            run_ok(installation.data(), &["ingest", source, &file]);
         }
     }
     for installation in installations {
-        done(installation.data(), &["speed", "--until-caught-up"]);
+        run_ok(installation.data(), &["speed", "--until-caught-up"]);
     }
 }
 
-fn small_tasks() -> Installation {
-    small_tasks_with("")
+fn create_installation() -> Installation {
+    create_installation_with("")
 }
 
 /// An installation whose executors also publish.
-fn publishing_executors() -> Installation {
-    small_tasks_with("executors_publish = true\n")
+fn create_publishing_installation() -> Installation {
+    create_installation_with("executors_publish = true\n")
 }
 
-fn small_tasks_with(more: &str) -> Installation {
+fn create_installation_with(settings: &str) -> Installation {
     let installation = Installation::embedded();
     std::fs::create_dir_all(installation.data()).expect("a folder");
-    let configuration = format!("{CONFIGURATION}{more}");
+    let configuration = format!("{CONFIGURATION}{settings}");
     std::fs::write(installation.data().join(CONFIG), configuration).expect("a configuration");
     installation
 }
@@ -137,7 +137,7 @@ fn small_tasks_with(more: &str) -> Installation {
 /// Runs a batch; returns the reports without their durations.
 fn run_batch(data: &Path, args: &[&str]) -> Value {
     let args = [&["--json", "batch", "run"], args].concat();
-    let mut reports: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
+    let mut reports: Value = serde_json::from_str(&run_ok(data, &args)).expect("JSON");
     for report in reports.as_array_mut().expect("several sources") {
         assert_eq!(report["warnings"], Value::Array(Vec::new()), "{report}");
         report["seconds"].take();
@@ -146,10 +146,10 @@ fn run_batch(data: &Path, args: &[&str]) -> Value {
 }
 
 /// Returns by view its rows, or the roots of its boards, which are hashes of their rows.
-async fn published(installation: &Installation) -> BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>> {
+async fn read_published(installation: &Installation) -> BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>> {
     let world = installation.world().await;
     let views = &world.stores.views;
-    let mut all = BTreeMap::new();
+    let mut rows_by_view = BTreeMap::new();
     for job in world.catalog.jobs() {
         let (mut rows, mut after) = (Vec::new(), None);
         loop {
@@ -171,65 +171,65 @@ async fn published(installation: &Installation) -> BTreeMap<String, Vec<(Vec<u8>
                 break;
             }
         }
-        all.insert(job.view().to_owned(), rows);
+        rows_by_view.insert(job.view().to_owned(), rows);
     }
     for job in world.catalog.boards() {
         let (mut heads, mut after) = (Vec::new(), None);
         loop {
             let page = views.scan_heads(job.view(), ScanShare::ALL, after.as_deref(), ROWS_MAX);
             let page = page.await.expect("a store").expect("a table");
-            let each = page.heads.into_iter();
-            heads.extend(each.map(|head| (head.key, head.root.to_vec())));
+            let heads_of_page = page.heads.into_iter();
+            heads.extend(heads_of_page.map(|head| (head.key, head.root.to_vec())));
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        all.insert(job.view().to_owned(), heads);
+        rows_by_view.insert(job.view().to_owned(), heads);
     }
-    all
+    rows_by_view
 }
 
 async fn compare(local: &Installation, remote: &Installation) {
-    let (expected, found) = (published(local).await, published(remote).await);
+    let (expected, actual) = (read_published(local).await, read_published(remote).await);
     assert!(expected.len() > 20, "{:?}", expected.keys());
     assert_eq!(
         expected.keys().collect::<Vec<_>>(),
-        found.keys().collect::<Vec<_>>()
+        actual.keys().collect::<Vec<_>>()
     );
     for (view, rows) in &expected {
-        let wrong = found[view]
+        let difference = actual[view]
             .iter()
             .zip(rows)
-            .find(|(found, row)| found != row);
-        assert_eq!(wrong, None, "{view}");
-        assert_eq!(found[view].len(), rows.len(), "{view}");
+            .find(|(actual, row)| actual != row);
+        assert_eq!(difference, None, "{view}");
+        assert_eq!(actual[view].len(), rows.len(), "{view}");
     }
     let filled = expected.values().filter(|rows| !rows.is_empty());
     assert!(filled.count() > 20, "most views have rows");
 }
 
 /// Returns the files below a folder whose names match.
-fn files(folder: &Path, matches: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+fn find_files(folder: &Path, matches: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
-            found.extend(files(&path, matches));
+            paths.extend(find_files(&path, matches));
         } else if matches(&entry.file_name().to_string_lossy()) {
-            found.push(path);
+            paths.push(path);
         }
     }
-    found
+    paths
 }
 
 fn input_files(data: &Path) -> Vec<PathBuf> {
-    files(&data.join("archive"), &|name| name.contains("-note-"))
+    find_files(&data.join("archive"), &|name| name.contains("-note-"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_executors_publish_the_same_rows() {
-    let installations = [small_tasks(), publishing_executors()];
+    let installations = [create_installation(), create_publishing_installation()];
     let [local, remote] = &installations;
     let cluster = {
         ingest([local, remote], "1", [60, 20, 8, 2_500, 900, 200]);
@@ -242,16 +242,16 @@ async fn two_executors_publish_the_same_rows() {
             ingest([local, remote], "2", [20, 5, 2, 400, 150, 60]);
         }
         let expected = run_batch(local.data(), full);
-        let found = run_batch(remote.data(), &[full, &["--engine", &engine]].concat());
-        assert_eq!(found, expected, "round {round}");
+        let reports = run_batch(remote.data(), &[full, &["--engine", &engine]].concat());
+        assert_eq!(reports, expected, "round {round}");
         compare(local, remote).await;
     }
     assert_eq!(input_files(remote.data()), Vec::<PathBuf>::new());
     for executor in &cluster.executors {
         let [_, log] = executor.outputs();
         for task in ["days", "publish"] {
-            let done = format!("task done task=\"{task}\"");
-            assert!(log.contains(&done), "both executors ran tasks: {log}");
+            let message = format!("task done task=\"{task}\"");
+            assert!(log.contains(&message), "both executors ran tasks: {log}");
         }
     }
     let job = [
@@ -262,15 +262,15 @@ async fn two_executors_publish_the_same_rows() {
         "--engine",
         &engine,
     ];
-    done(remote.data(), &job);
-    done(local.data(), &job[..4]);
+    run_ok(remote.data(), &job);
+    run_ok(local.data(), &job[..4]);
     compare(local, remote).await;
     cluster.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_executor_changes_no_row() {
-    let installations = [small_tasks(), publishing_executors()];
+    let installations = [create_installation(), create_publishing_installation()];
     let [local, remote] = &installations;
     let mut cluster = Cluster::start(&[remote.data(), remote.data()]).await;
     for (seed, task) in [("3", "task=\"days\""), ("4", "task=\"publish\"")] {
@@ -278,13 +278,13 @@ async fn a_killed_executor_changes_no_row() {
         let expected = run_batch(local.data(), &[]);
         let engine = cluster.engine();
         let args = ["--json", "batch", "run", "--engine", &engine];
-        let done = |executor: &Process| executor.outputs()[1].matches(task).count();
-        let before = done(&cluster.executors[0]);
+        let count_tasks = |executor: &Process| executor.outputs()[1].matches(task).count();
+        let count_before = count_tasks(&cluster.executors[0]);
         let batch = Process::start(remote.data(), &args);
-        let since = Instant::now();
-        while done(&cluster.executors[0]) < before + 2 {
+        let started = Instant::now();
+        while count_tasks(&cluster.executors[0]) < count_before + 2 {
             assert!(
-                since.elapsed() < Duration::from_secs(300),
+                started.elapsed() < Duration::from_secs(300),
                 "{:?}",
                 batch.outputs()
             );
@@ -297,11 +297,11 @@ async fn a_killed_executor_changes_no_row() {
         assert!(cluster.executors.remove(0).kill(), "the executor had ended");
         let (succeeded, output) = batch.finish();
         assert!(succeeded, "{output:?}");
-        let mut found: Value = serde_json::from_str(&output[0]).expect("JSON");
-        for report in found.as_array_mut().expect("several sources") {
+        let mut reports: Value = serde_json::from_str(&output[0]).expect("JSON");
+        for report in reports.as_array_mut().expect("several sources") {
             report["seconds"].take();
         }
-        assert_eq!(found, expected, "round {seed}");
+        assert_eq!(reports, expected, "round {seed}");
         compare(local, remote).await;
         assert_eq!(input_files(remote.data()), Vec::<PathBuf>::new());
         cluster.add(remote.data()).await;
@@ -311,7 +311,7 @@ async fn a_killed_executor_changes_no_row() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scheduled_runs_continue_with_new_executors() {
-    let (installation, other) = (small_tasks(), small_tasks());
+    let (installation, other) = (create_installation(), create_installation());
     ingest([&installation, &other], "5", [20, 4, 2, 300, 100, 20]);
     let mut cluster = Cluster::start(&[installation.data()]).await;
     let engine = cluster.engine();
@@ -327,41 +327,41 @@ async fn scheduled_runs_continue_with_new_executors() {
     schedule.wait_for_output("no scheduler answers at").await;
     let (succeeded, output) = schedule.end();
     assert!(succeeded, "it waits for a scheduler: {output:?}");
-    done(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["batch", "run"]);
     // Exits with 3 if a row differs from the archive.
     for view in ["plays_detail", "plays_owner_day"] {
         let args = ["restorate", "--view", view, "--expected", "archive"];
-        done(installation.data(), &args);
+        run_ok(installation.data(), &args);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_without_usable_executors_fail_with_a_reason() {
-    let (installation, other) = (small_tasks(), small_tasks());
+    let (installation, other) = (create_installation(), create_installation());
     ingest([&installation, &other], "4", [20, 4, 2, 300, 100, 20]);
     // An address without a listener.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let unused = free.local_addr().expect("an address").to_string();
-    drop(free);
-    let refused = |engine: &str, why: &str| {
-        let since = Instant::now();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let unused = listener.local_addr().expect("an address").to_string();
+    drop(listener);
+    let check_refused = |engine: &str, reason: &str| {
+        let started = Instant::now();
         let output = run(installation.data(), &["batch", "run", "--engine", engine]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(why), "{stderr}");
+        assert!(stderr.contains(reason), "{stderr}");
         assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
-        assert!(since.elapsed() < Duration::from_secs(28), "{stderr}");
+        assert!(started.elapsed() < Duration::from_secs(28), "{stderr}");
     };
-    refused(&format!("ballista://{unused}"), "no scheduler answers at");
+    check_refused(&format!("ballista://{unused}"), "no scheduler answers at");
     let mut cluster = Cluster::start(&[other.data()]).await;
-    refused(&cluster.engine(), "cannot read the input of a stage");
+    check_refused(&cluster.engine(), "cannot read the input of a stage");
     assert_eq!(input_files(installation.data()), Vec::<PathBuf>::new());
     // With an executor on the right data folder the same run continues.
     let executor = cluster.executors.remove(0);
     assert!(executor.end().0);
     cluster.add(installation.data()).await;
-    let found = run_batch(installation.data(), &["--engine", &cluster.engine()]);
-    assert_eq!(found, run_batch(other.data(), &[]));
+    let reports = run_batch(installation.data(), &["--engine", &cluster.engine()]);
+    assert_eq!(reports, run_batch(other.data(), &[]));
     compare(&other, &installation).await;
     cluster.end();
 }

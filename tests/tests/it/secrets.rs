@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use tests::installation::Installation;
-use tests::process::{Process, command, done};
+use tests::process::{Process, command, run_ok};
 use tests::servers::Addresses;
 use tests::webhook_receiver::WebhookReceiver;
 
@@ -84,18 +84,18 @@ async fn logs_contain_no_secret_on_servers() {
     let redis = Redis::start(&[]);
     redis.run(&["CONFIG", "SET", "requirepass", REDIS_PASSWORD]);
     let listener = WebhookReceiver::new(&[]);
-    let more = format!(
+    let config = format!(
         "redis.password = \"{REDIS_PASSWORD}\"\ndatabase.password = \"{DATABASE_PASSWORD}\"\n\
          serving.session_secret = \"{SESSION_SECRET}\"\nnotices.webhook_secret = \"{WEBHOOK_SECRET}\"\n\
          notices.webhook_url = \"{}/{URL_SECRET}\"\n",
         listener.url
     );
-    let at = Addresses {
+    let addresses = Addresses {
         redis: format!("127.0.0.1:{}", redis.port),
         ..Addresses::default()
     };
-    let installation = Installation::with_addresses(&at, &more);
-    let key = done(
+    let installation = Installation::with_addresses(&addresses, &config);
+    let key = run_ok(
         installation.data(),
         &[
             "keys", "create", "--name", "one", "--scope", "admin", "--json",
@@ -111,15 +111,15 @@ async fn logs_contain_no_secret_on_servers() {
     let serve = service(&["serve", "--listen", "127.0.0.1:0"]);
     let speed = service(&["speed"]);
     let output = serve.wait_for_output("http://127.0.0.1:").await;
-    let at = output.find("http://127.0.0.1:").expect("an address");
-    let end = output[at + 7..].find(|char: char| !char.is_ascii_digit() && !".:".contains(char));
-    let address = output[at..at + 7 + end.unwrap_or_default()].to_owned();
+    let start = output.find("http://127.0.0.1:").expect("an address");
+    let end = output[start + 7..].find(|char: char| !char.is_ascii_digit() && !".:".contains(char));
+    let address = output[start..start + 7 + end.unwrap_or_default()].to_owned();
     let key = key.to_owned();
     let sent = tokio::task::spawn_blocking(move || send_requests(&address, &key)).await;
     // The webhook receives a notice about a used capacity.
     let posts = tokio::task::spawn_blocking(move || listener.wait_for(1).len()).await;
     assert!(posts.expect("a post") > 0);
-    let mut all = vec![
+    let mut outputs = vec![
         ("check", run_logged(&installation, &["check"])),
         ("config", run_logged(&installation, &["config", "show"])),
         ("batch", run_logged(&installation, &["batch", "run"])),
@@ -130,7 +130,7 @@ async fn logs_contain_no_secret_on_servers() {
         assert!(succeeded, "{output:?}");
         // Otherwise there would be nothing to check.
         assert!(output[1].contains("DEBUG"), "{name}: {}", output[1]);
-        all.push((name, output.concat()));
+        outputs.push((name, output.concat()));
     }
     let mut secrets = sent.expect("requests");
     let known = [
@@ -143,7 +143,7 @@ async fn logs_contain_no_secret_on_servers() {
     ];
     secrets.extend(known.map(str::to_owned));
     secrets.extend(WEBHOOK_SECRET.strip_prefix("whsec_").map(str::to_owned));
-    for (name, output) in &all {
+    for (name, output) in &outputs {
         for secret in &secrets {
             let line = output.lines().find(|line| line.contains(secret.as_str()));
             assert!(line.is_none(), "{name} logs {secret}: {line:?}");

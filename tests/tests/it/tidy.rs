@@ -44,21 +44,21 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-pub(crate) fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn find_sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            sources(&path, found);
+            find_sources(&path, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
+            files.push(path);
         }
     }
 }
 
-fn by_crate() -> BTreeMap<&'static str, Vec<(PathBuf, String)>> {
+fn read_sources_by_crate() -> BTreeMap<&'static str, Vec<(PathBuf, String)>> {
     let read = |name: &'static str| {
         let mut files = Vec::new();
-        sources(&root().join(name), &mut files);
+        find_sources(&root().join(name), &mut files);
         let texts = files.into_iter().map(|path| {
             let text = std::fs::read_to_string(&path).expect("a source file");
             (path, text)
@@ -69,21 +69,21 @@ fn by_crate() -> BTreeMap<&'static str, Vec<(PathBuf, String)>> {
 }
 
 #[test]
-fn imports_point_one_way() {
+fn crates_depend_only_on_allowed_crates() {
     for (name, allowed) in ALLOWED {
         let manifest = root().join(name).join("Cargo.toml");
         let manifest = std::fs::read_to_string(&manifest).expect("a manifest");
-        let before_tests = manifest
+        let dependencies = manifest
             .split("[dev-dependencies]")
             .next()
             .unwrap_or_default();
         for (other, _) in ALLOWED {
-            let depends = before_tests.lines().any(|line| {
+            let is_dependency = dependencies.lines().any(|line| {
                 line.starts_with(&format!("{other}.workspace"))
                     || line.starts_with(&format!("{other} = {{"))
             });
             assert!(
-                !depends || allowed.contains(&other),
+                !is_dependency || allowed.contains(&other),
                 "{name} must not depend on {other}"
             );
         }
@@ -92,15 +92,15 @@ fn imports_point_one_way() {
 
 #[test]
 fn only_one_crate_imports_each_client_library() {
-    for (name, files) in by_crate() {
+    for (name, files) in read_sources_by_crate() {
         for (path, text) in files {
             for (client, owner) in CLIENTS {
                 // An adapter's module may have the name of its library.
                 let text = text.replace(&format!("stores::{client}::"), "");
-                let named = text.contains(&format!("{client}::"));
+                let is_imported = text.contains(&format!("{client}::"));
                 let is_exempt = name == "tests" || name == "jobs" && client == "object_store";
                 assert!(
-                    !named || owner == name || is_exempt,
+                    !is_imported || owner == name || is_exempt,
                     "{} imports {client}",
                     path.display()
                 );
@@ -110,8 +110,8 @@ fn only_one_crate_imports_each_client_library() {
 }
 
 #[test]
-fn every_module_says_what_it_owns() {
-    for (path, text) in by_crate().into_values().flatten() {
+fn every_module_has_a_doc_comment_and_is_short_enough() {
+    for (path, text) in read_sources_by_crate().into_values().flatten() {
         let name = path
             .file_name()
             .unwrap_or_default()
@@ -129,8 +129,8 @@ fn every_module_says_what_it_owns() {
 }
 
 #[test]
-fn no_module_has_a_vague_name() {
-    for (path, _) in by_crate().into_values().flatten() {
+fn no_module_has_a_meaningless_name() {
+    for (path, _) in read_sources_by_crate().into_values().flatten() {
         let stem = path
             .file_stem()
             .unwrap_or_default()

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tests::installation::Installation;
-use tests::process::{CONFIG, Server, done, run};
+use tests::process::{CONFIG, Server, run, run_ok};
 use tests::webhook_receiver::WebhookReceiver;
 
 /// Limit for the arrival of a span: running processes send them every five seconds.
@@ -39,8 +39,8 @@ fn has_received(collector: &WebhookReceiver, bytes: &[u8]) -> bool {
 async fn a_collector_receives_runs_with_stages_and_requests_with_trace_context() {
     let (collector, installation) = traced_installation();
     installation.ingest("plays", PLAY);
-    done(installation.data(), &["speed", "--until-caught-up"]);
-    done(installation.data(), &["batch", "run"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["batch", "run"]);
     // A command sends its spans before it ends.
     for name in [
         "micro-batch",
@@ -61,10 +61,10 @@ async fn a_collector_receives_runs_with_stages_and_requests_with_trace_context()
         .header("traceparent", &format!("00-{TRACE}-00f067aa0ba902b7-01"))
         .call();
     assert_eq!(answer.expect("an answer").status(), 200);
-    let begun = Instant::now();
+    let started = Instant::now();
     while !has_received(&collector, &TRACE_BYTES.to_be_bytes()) {
         assert!(
-            begun.elapsed() < SENT_MAX,
+            started.elapsed() < SENT_MAX,
             "the trace of the request is missing"
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -81,7 +81,7 @@ fn an_unreachable_collector_causes_one_warning_and_an_invalid_one_an_error() {
     // An address without a listener.
     configure(&installation, "http://127.0.0.1:9");
     installation.ingest("plays", PLAY);
-    done(installation.data(), &["speed", "--until-caught-up"]);
+    run_ok(installation.data(), &["speed", "--until-caught-up"]);
     let output = run(installation.data(), &["batch", "run", "--json"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");

@@ -98,27 +98,27 @@ fn effort(segment: i64, athlete: i64, elapsed_time: i64) -> String {
 
 /// Reads all messages of a topic.
 async fn read_topic(world: &World, topic: &str) -> Vec<Value> {
-    let all = messages(&*world.stores.log, topic).await;
-    let all = all.unwrap_or_default().into_iter().flatten();
-    all.map(|(_, message)| message).collect()
+    let partitions = messages(&*world.stores.log, topic).await;
+    let partitions = partitions.unwrap_or_default().into_iter().flatten();
+    partitions.map(|(_, message)| message).collect()
 }
 
 /// The ids of the published board changes.
-async fn published_ids(world: &World) -> BTreeSet<String> {
+async fn read_published_ids(world: &World) -> BTreeSet<String> {
     let changes = read_topic(world, BOARD_CHANGES_TOPIC).await;
     let ids = changes.iter().map(|change| change["id"].to_string());
     ids.collect()
 }
 
 /// Segment and athlete of the published board changes, except those with ids in `before`.
-async fn changed_groups(world: &World, before: &BTreeSet<String>) -> BTreeSet<(i64, i64)> {
+async fn read_changed_groups(world: &World, before: &BTreeSet<String>) -> BTreeSet<(i64, i64)> {
     let changes = read_topic(world, BOARD_CHANGES_TOPIC).await;
     let int = |change: &Value, name: &str| change[name].as_i64().expect("a number");
     let group = |change: &Value| (int(change, "segment_id"), int(change, "athlete_id"));
-    let new = changes
+    let new_changes = changes
         .iter()
         .filter(|change| !before.contains(&change["id"].to_string()));
-    new.map(group).collect()
+    new_changes.map(group).collect()
 }
 
 /// A speed layer that runs until the end of a test.
@@ -141,11 +141,11 @@ impl RunningSpeed {
     /// Waits until all notifications are counted, and with `published` until the outboxes are
     /// empty.
     async fn wait_until_counted(&mut self, world: &World, published: bool) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let topic = SOURCE.topic();
         loop {
             assert!(
-                begun.elapsed() < STEP_MAX,
+                started.elapsed() < STEP_MAX,
                 "the speed layer did not count all notifications"
             );
             assert!(
@@ -213,7 +213,11 @@ async fn lose_live_after_a_run(world: &mut World, opens: bool) -> (RunReport, Ar
     let lines: Vec<String> = (1..=20).map(|n| effort(1 + n % 3, n, 100 - n)).collect();
     world.ingest_into(SOURCE, &lines).await;
     speed.wait_until_counted(world, false).await;
-    assert!(changed_groups(world, &BTreeSet::new()).await.is_empty());
+    assert!(
+        read_changed_groups(world, &BTreeSet::new())
+            .await
+            .is_empty()
+    );
     let observer = Arc::new(RunObserver {
         table: Arc::clone(&table),
         waits: AtomicBool::new(false),
@@ -247,7 +251,10 @@ async fn a_run_waits_until_its_changes_are_published() {
     let (report, observer) = Box::pin(lose_live_after_a_run(&mut world, true)).await;
     assert!(!observer.published_while_closed.load(Ordering::Relaxed));
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
-    assert_eq!(changed_groups(&world, &BTreeSet::new()).await.len(), 20);
+    assert_eq!(
+        read_changed_groups(&world, &BTreeSet::new()).await.len(),
+        20
+    );
     assert!(!read_topic(&world, ACHIEVEMENTS_TOPIC).await.is_empty());
 }
 
@@ -265,7 +272,11 @@ async fn a_run_warns_about_unpublished_changes() {
         "{warnings}"
     );
     assert!((0..PARTITIONS).any(names_partition), "{warnings}");
-    assert!(changed_groups(&world, &BTreeSet::new()).await.is_empty());
+    assert!(
+        read_changed_groups(&world, &BTreeSet::new())
+            .await
+            .is_empty()
+    );
 }
 
 /// Live state is lost while a run waits, and is rebuilt from the run before without reaching the
@@ -297,21 +308,24 @@ async fn a_generation_below_the_cut_does_not_block_the_run() {
     };
     let (batch, stop) = (world.batch(), CancellationToken::new());
     world.speed_options.records_max = 1;
-    let lose = async {
+    let lose_live = async {
         while !observer.waits.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         world.delete_live_state();
         let speed = RunningSpeed::start(&world, world.speed_ports()).await;
-        while counted(&world).await < 9 {
+        while count_records(&world).await < 9 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         speed.end().await;
-        counted(&world).await
+        count_records(&world).await
     };
     let run = Box::pin(batch.run(SOURCE, &request, &observer, &stop));
-    let (report, counted) = tokio::join!(run, lose);
-    assert!(counted < 36, "no notification is left below the cut");
+    let (report, counted_records) = tokio::join!(run, lose_live);
+    assert!(
+        counted_records < 36,
+        "no notification is left below the cut"
+    );
     let warnings = report.expect("a run").warnings.join("\n");
     assert!(warnings.contains("live state of partition"), "{warnings}");
     table.is_closed.store(false, Ordering::Relaxed);
@@ -321,7 +335,7 @@ async fn a_generation_below_the_cut_does_not_block_the_run() {
     let served = world.serve().await;
     for segment in 1..=3 {
         let path = format!("/api/v1/boards/segments/{segment}");
-        let board = served.client.ask(&path).await;
+        let board = served.client.fetch_json(&path).await;
         let entries = board["entries"].as_array().expect("entries").iter();
         let times = entries.map(|entry| entry["elapsed_time"].as_i64().expect("a time"));
         let expected = (1..=30_i64)
@@ -334,7 +348,7 @@ async fn a_generation_below_the_cut_does_not_block_the_run() {
 }
 
 /// Returns the number of counted notifications.
-async fn counted(world: &World) -> i64 {
+async fn count_records(world: &World) -> i64 {
     let outboxes = world.stores.live.outboxes(SOURCE, 0..PARTITIONS, 1).await;
     let outboxes = outboxes.expect("live state").into_iter().flatten();
     outboxes
@@ -391,16 +405,16 @@ impl ViewsRead for FaultyViews {
         key: &[u8],
         names: &[NodeName],
     ) -> Result<Vec<Option<Bytes>>> {
-        let found = self.inner.nodes(view, key, names).await?;
+        let nodes = self.inner.nodes(view, key, names).await?;
         let segment = self.segment.load(Ordering::Relaxed);
         if segment > 0 && key.last() != Some(&segment) {
-            return Ok(found);
+            return Ok(nodes);
         }
         let earlier_reads = self.reads.fetch_add(1, Ordering::Relaxed);
         let fault = *self.fault.lock().expect("no panic");
         match fault {
-            NodeFault::None => Ok(found),
-            NodeFault::DamagedOnce if earlier_reads > 0 => Ok(found),
+            NodeFault::None => Ok(nodes),
+            NodeFault::DamagedOnce if earlier_reads > 0 => Ok(nodes),
             NodeFault::Missing => Ok(vec![None; names.len()]),
             NodeFault::Damaged | NodeFault::DamagedOnce => {
                 let damaged = |bytes: Bytes| {
@@ -410,10 +424,10 @@ impl ViewsRead for FaultyViews {
                     }
                     Bytes::from(bytes)
                 };
-                Ok(found.into_iter().map(|bytes| bytes.map(damaged)).collect())
+                Ok(nodes.into_iter().map(|bytes| bytes.map(damaged)).collect())
             }
             NodeFault::Unavailable if earlier_reads < 5 => Err(unavailable()),
-            NodeFault::Unavailable => Ok(found),
+            NodeFault::Unavailable => Ok(nodes),
         }
     }
 
@@ -437,7 +451,7 @@ async fn improve_efforts(
     athletes: std::ops::Range<i64>,
     time: i64,
 ) -> BTreeSet<String> {
-    let before = published_ids(world).await;
+    let before = read_published_ids(world).await;
     let lines: Vec<String> = athletes
         .flat_map(|athlete| [1, 2].map(|segment| effort(segment, athlete, time - athlete)))
         .collect();
@@ -451,7 +465,7 @@ fn groups(segments: &[i64], athletes: std::ops::Range<i64>) -> BTreeSet<(i64, i6
 }
 
 /// A world with published boards, and a speed layer whose reads of nodes of segment 1 can fail.
-async fn world_with_faulty_views() -> (World, Arc<FaultyViews>, RunningSpeed) {
+async fn create_world_with_faulty_views() -> (World, Arc<FaultyViews>, RunningSpeed) {
     let mut world = World::new().await;
     world.speed_options.groups_max = 100;
     world.speed_options.rows_max = 1_000;
@@ -480,16 +494,22 @@ async fn world_with_faulty_views() -> (World, Arc<FaultyViews>, RunningSpeed) {
 /// Counting continues on boards with lost nodes, and changes of other boards are published. Once a
 /// run has rebuilt the nodes, changes of all boards are published.
 async fn count_over_lost_nodes(fault: NodeFault) {
-    let (world, views, mut speed) = world_with_faulty_views().await;
+    let (world, views, mut speed) = create_world_with_faulty_views().await;
     views.set_fault(fault);
     let before = improve_efforts(&world, 0..10, 900).await;
     speed.wait_until_counted(&world, true).await;
-    assert_eq!(changed_groups(&world, &before).await, groups(&[2], 0..10));
+    assert_eq!(
+        read_changed_groups(&world, &before).await,
+        groups(&[2], 0..10)
+    );
     // Lost nodes are not read again.
     let reads = views.reads.load(Ordering::Relaxed);
     let before = improve_efforts(&world, 0..10, 850).await;
     speed.wait_until_counted(&world, true).await;
-    assert_eq!(changed_groups(&world, &before).await, groups(&[2], 0..10));
+    assert_eq!(
+        read_changed_groups(&world, &before).await,
+        groups(&[2], 0..10)
+    );
     assert_eq!(views.reads.load(Ordering::Relaxed), reads);
 
     views.set_fault(NodeFault::None);
@@ -501,11 +521,11 @@ async fn count_over_lost_nodes(fault: NodeFault) {
     let before = improve_efforts(&world, 5..20, 800).await;
     speed.wait_until_counted(&world, true).await;
     assert_eq!(
-        changed_groups(&world, &before).await,
+        read_changed_groups(&world, &before).await,
         groups(&[1, 2], 5..20)
     );
-    let last = read_topic(&world, BOARD_CHANGES_TOPIC).await;
-    let first_segment = last
+    let changes = read_topic(&world, BOARD_CHANGES_TOPIC).await;
+    let first_segment = changes
         .iter()
         .rfind(|change| change["segment_id"] == 1)
         .expect("one");
@@ -519,7 +539,7 @@ async fn count_over_lost_nodes(fault: NodeFault) {
     let achievements = read_topic(&world, ACHIEVEMENTS_TOPIC).await;
     let mut crowns = achievements
         .iter()
-        .filter(|one| one["kind"] == "crown" && one["segment_id"] == 1);
+        .filter(|achievement| achievement["kind"] == "crown" && achievement["segment_id"] == 1);
     assert_eq!(crowns.next_back().expect("one")["athlete_id"], 19);
     speed.end().await;
 }
@@ -536,12 +556,12 @@ async fn counting_continues_over_damaged_nodes() {
 
 /// A temporary fault is retried and skips no board. Returns the number of node reads.
 async fn retry_temporary_fault(fault: NodeFault) -> u32 {
-    let (world, views, mut speed) = world_with_faulty_views().await;
+    let (world, views, mut speed) = create_world_with_faulty_views().await;
     views.set_fault(fault);
     let before = improve_efforts(&world, 0..10, 900).await;
     speed.wait_until_counted(&world, true).await;
     assert_eq!(
-        changed_groups(&world, &before).await,
+        read_changed_groups(&world, &before).await,
         groups(&[1, 2], 0..10)
     );
     speed.end().await;

@@ -29,6 +29,7 @@ use stores::{Boards, SharedWorld, World};
 
 const HISTORIES: u64 = 6_000;
 const READERS: usize = 5;
+
 /// Runs a history. Returns how often each event occurred, or the first violation.
 fn run_history(seed: u64, rules: Rules) -> Result<EventCounts, Violation> {
     let world = World::new(seed, rules.protocol, |rng| Boards::new(rules, rng));

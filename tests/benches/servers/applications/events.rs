@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::super::boards::{done_with, write};
-use super::super::{ROUNDS, median, rate, say, timed};
+use super::super::boards::{run_ok_with, write};
+use super::super::{ROUNDS, measure_time, median, print_figure, rate};
 use super::{Bench, LARGEST, SPEED};
 
 /// Maximum number of events of a round, and their fraction of all rows.
@@ -19,7 +19,7 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn note(&mut self, is_large: bool, cost: f64) {
+    fn add(&mut self, is_large: bool, cost: f64) {
         let costs = if is_large {
             &mut self.large
         } else {
@@ -28,12 +28,12 @@ impl Pairs {
         costs.push(cost);
     }
 
-    fn say(&self, what: &str) {
+    fn print(&self, label: &str) {
         let ratios = self.large.iter().zip(&self.small);
         let ratios: Vec<f64> = ratios.map(|(large, small)| large / small).collect();
         let (large, small) = (median(self.large.clone()), median(self.small.clone()));
-        say(
-            what,
+        print_figure(
+            label,
             format_args!(
                 "{large:.1} largest, {small:.1} small; ratio {:.2} ({ratios:.2?}); {:.0}/s, {:.0}/s",
                 median(ratios.clone()),
@@ -47,47 +47,48 @@ impl Pairs {
 impl Bench {
     /// Connects and disconnects athletes through the log, alternately in the largest application
     /// and in a small one.
-    pub(super) fn events(&mut self, config: &str, how: &str) {
+    pub(super) fn measure_events(&mut self, config: &str, description: &str) {
         let events = EVENTS_MAX.min(self.rows / EVENTS_PART);
-        let idle = self.idle(config);
+        let idle = self.measure_idle(config);
         println!(
-            "{events} events a round, {how}; less what commands with nothing to do take: {idle:.2?} s"
+            "{events} events a round, {description}; less what commands with nothing to do take: {idle:.2?} s"
         );
         let cost = |took: Duration, idle: f64| {
             let took = Duration::from_secs_f64((took.as_secs_f64() - idle).max(1e-3));
             1e6 / rate(events, took)
         };
-        let mut told: [[Pairs; 2]; 2] = Default::default();
+        let mut figures: [[Pairs; 2]; 2] = Default::default();
         for round in 0..ROUNDS {
             let small = self.small();
             let first = self.added;
             for turn in 0..2 {
                 let is_large = (round + turn) % 2 == 0;
                 let application = if is_large { LARGEST } else { small };
-                let some = self.added..self.added + events;
-                self.added = some.end;
-                for (told, revoke) in told.iter_mut().zip([false, true]) {
-                    let ingested = self.ingest(application, some.clone(), revoke);
-                    let (counted, _) = timed(|| done_with(&self.installation, config, &SPEED));
-                    told[0].note(is_large, cost(ingested, idle[0]));
-                    told[1].note(is_large, cost(counted, idle[1]));
+                let numbers = self.added..self.added + events;
+                self.added = numbers.end;
+                for (figures, revoke) in figures.iter_mut().zip([false, true]) {
+                    let ingested = self.ingest(application, numbers.clone(), revoke);
+                    let (counted, _) =
+                        measure_time(|| run_ok_with(&self.installation, config, &SPEED));
+                    figures[0].add(is_large, cost(ingested, idle[0]));
+                    figures[1].add(is_large, cost(counted, idle[1]));
                 }
             }
             assert_eq!(self.added, first + 2 * events, "both had their turn");
         }
-        for (told, what) in told.iter().zip(["connecting", "taking back"]) {
-            told[0].say(&format!("{what}: JSON lines to PostgreSQL and Kafka, us"));
-            told[1].say(&format!("{what}: Kafka to the live count, us"));
+        for (figures, label) in figures.iter().zip(["connecting", "taking back"]) {
+            figures[0].print(&format!("{label}: JSON lines to PostgreSQL and Kafka, us"));
+            figures[1].print(&format!("{label}: Kafka to the live count, us"));
         }
     }
 
     /// Returns the time of `ingest` and `speed` without input, in seconds.
-    fn idle(&self, config: &str) -> [f64; 2] {
-        let nothing = write(&self.installation, "nothing.jsonl", std::iter::empty());
-        let ingest = ["ingest", "authorizations", &nothing];
+    fn measure_idle(&self, config: &str) -> [f64; 2] {
+        let empty_file = write(&self.installation, "nothing.jsonl", std::iter::empty());
+        let ingest = ["ingest", "authorizations", &empty_file];
         [&ingest[..], &SPEED[..]].map(|args| {
-            let rounds =
-                (0..ROUNDS).map(|_| timed(|| done_with(&self.installation, config, args)).0);
+            let rounds = (0..ROUNDS)
+                .map(|_| measure_time(|| run_ok_with(&self.installation, config, args)).0);
             median(rounds.map(|took| took.as_secs_f64()).collect())
         })
     }

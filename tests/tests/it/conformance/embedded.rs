@@ -19,7 +19,7 @@ impl Stage for Folder {
 }
 
 super::laws_of! {
-    Folder; log live states live_scans versions runs views view_scans achievements counts entities entity_reads entity_connections entity_admin entity_recounts entity_erasure entity_expiry entity_names keys records reconciliations erasures lease archive
+    Folder; log live live_entries live_scans versions runs views view_scans achievements counts entities entity_reads entity_connections entity_admin entity_recounts entity_erasure entity_expiry entity_names keys records reconciliations erasures lease archive
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ const EVERYTHING: FetchLimit = FetchLimit {
     bytes: usize::MAX,
 };
 
-fn folder() -> TempDir {
+fn create_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
@@ -53,16 +53,16 @@ fn whole_group() -> DeltaQuery {
 
 /// The checkpoint of the partition state and the sum of its deltas.
 async fn checkpoint_and_sum(live: &dyn LiveRead) -> Result<Option<(Checkpoint, i64)>> {
-    let answer = live.read_deltas(Source::Plays, 1, &[whole_group()]).await?;
-    let sum = answer.deltas[0].counts.values().iter().sum();
-    Ok(answer.partition_states[0]
+    let snapshot = live.read_deltas(Source::Plays, 1, &[whole_group()]).await?;
+    let sum = snapshot.deltas[0].counts.values().iter().sum();
+    Ok(snapshot.partition_states[0]
         .as_ref()
         .map(|state| (state.checkpoint(), sum)))
 }
 
 async fn apply_one(live: &dyn LiveWrite, checkpoint: Checkpoint) -> Result<Checkpoint> {
     let next = cut(checkpoint.next_offset + 1);
-    let done = live
+    let outcome = live
         .apply(
             state_id(0),
             checkpoint,
@@ -71,7 +71,7 @@ async fn apply_one(live: &dyn LiveWrite, checkpoint: Checkpoint) -> Result<Check
             &vec![one_row(1)].into(),
         )
         .await?;
-    assert_eq!(done, Ok(()));
+    assert_eq!(outcome, Ok(()));
     Ok(Checkpoint {
         next_offset: next.next_offset,
         ..checkpoint
@@ -99,11 +99,11 @@ async fn start_generation(
     Ok(checkpoint)
 }
 
-fn remove_live_files(folder: &Path, which: impl Fn(&str) -> bool) {
+fn remove_live_files(folder: &Path, is_removed: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir(folder).expect("the folder can be read") {
         let entry = entry.expect("an entry");
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("live.db") && which(&name) {
+        if name.starts_with("live.db") && is_removed(&name) {
             std::fs::remove_file(entry.path()).expect("the file can be removed");
         }
     }
@@ -113,50 +113,53 @@ fn remove_live_files(folder: &Path, which: impl Fn(&str) -> bool) {
 /// share it, and old data does not reappear, also for a third process.
 #[tokio::test]
 async fn a_deleted_live_file_is_recreated() -> Result<()> {
-    let all = |_: &str| true;
-    let link_alone = |name: &str| name == "live.db";
-    let all_but_the_log_beside_it = |name: &str| !name.ends_with("-wal");
-    let target_alone = |name: &str| name.starts_with("live.db.") && !name.contains('-');
-    let folder = folder();
-    let one = Stores::embedded(folder.path()).await?;
-    let other = Stores::embedded(folder.path()).await?;
+    let every_file = |_: &str| true;
+    let only_link = |name: &str| name == "live.db";
+    let all_but_wal = |name: &str| !name.ends_with("-wal");
+    let only_target = |name: &str| name.starts_with("live.db.") && !name.contains('-');
+    let folder = create_folder();
+    let first = Stores::embedded(folder.path()).await?;
+    let second = Stores::embedded(folder.path()).await?;
     let removals: [&dyn Fn(&str) -> bool; 4] =
-        [&all, &link_alone, &all_but_the_log_beside_it, &target_alone];
-    for (generation, which) in (1..).zip(removals) {
-        let checkpoint = start_generation(&*one.live, generation, 5).await?;
+        [&every_file, &only_link, &all_but_wal, &only_target];
+    for (generation, is_removed) in (1..).zip(removals) {
+        let checkpoint = start_generation(&*first.live, generation, 5).await?;
         assert_eq!(
-            checkpoint_and_sum(&*other.live).await?,
+            checkpoint_and_sum(&*second.live).await?,
             Some((checkpoint, 5))
         );
-        remove_live_files(folder.path(), which);
-        assert_eq!(checkpoint_and_sum(&*other.live).await?, None);
-        let moved = one
+        remove_live_files(folder.path(), is_removed);
+        assert_eq!(checkpoint_and_sum(&*second.live).await?, None);
+        let conflict = first
             .live
             .close_epoch(state_id(0), checkpoint)
             .await?
             .expect_err("a missing file");
-        assert_eq!(moved.actual, None);
-        let checkpoint = start_generation(&*other.live, generation + 10, 2).await?;
-        assert_eq!(checkpoint_and_sum(&*one.live).await?, Some((checkpoint, 2)));
+        assert_eq!(conflict.actual, None);
+        let checkpoint = start_generation(&*second.live, generation + 10, 2).await?;
+        assert_eq!(
+            checkpoint_and_sum(&*first.live).await?,
+            Some((checkpoint, 2))
+        );
         let third = Stores::embedded(folder.path()).await?;
         assert_eq!(
             checkpoint_and_sum(&*third.live).await?,
             Some((checkpoint, 2))
         );
-        let checkpoint = apply_one(&*one.live, checkpoint).await?;
+        let checkpoint = apply_one(&*first.live, checkpoint).await?;
         assert_eq!(
             checkpoint_and_sum(&*third.live).await?,
             Some((checkpoint, 3))
         );
-        remove_live_files(folder.path(), all);
+        remove_live_files(folder.path(), every_file);
     }
-    let left = std::fs::read_dir(folder.path()).expect("the folder can be read");
-    let left = left.map(|entry| entry.expect("an entry").file_name());
-    let left = left.filter(|name| name.to_string_lossy().starts_with("live.db"));
-    let left = left.count();
+    let live_files = std::fs::read_dir(folder.path()).expect("the folder can be read");
+    let live_files = live_files.map(|entry| entry.expect("an entry").file_name());
+    let live_files = live_files.filter(|name| name.to_string_lossy().starts_with("live.db"));
+    let live_files = live_files.count();
     assert!(
-        left < 8,
-        "leftover files were not deleted: {left} files of live state"
+        live_files < 8,
+        "leftover files were not deleted: {live_files} files of live state"
     );
     Ok(())
 }
@@ -165,7 +168,7 @@ async fn a_deleted_live_file_is_recreated() -> Result<()> {
 /// the reader always sees deltas that match the checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
-    let folder = folder();
+    let folder = create_folder();
     let over = std::sync::atomic::AtomicBool::new(false);
     let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
     let work = async |generations: u64| -> Result<()> {
@@ -195,14 +198,14 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
         }
         Ok(())
     };
-    let seen = std::sync::atomic::AtomicU64::new(0);
-    let was_read = || seen.load(std::sync::atomic::Ordering::Relaxed) > 0;
+    let reads = std::sync::atomic::AtomicU64::new(0);
+    let was_read = || reads.load(std::sync::atomic::Ordering::Relaxed) > 0;
     let read = async {
         let stores = Stores::embedded(folder.path()).await?;
         while !is_over() {
             if let Some((checkpoint, sum)) = checkpoint_and_sum(&*stores.live).await? {
                 assert_eq!(sum, checkpoint.next_offset);
-                seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
         assert!(was_read(), "the reader saw no data");
@@ -235,7 +238,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
 /// Many processes may open a new folder at the same time, and use the same stores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn opening_at_once_is_safe() -> Result<()> {
-    let folder = folder();
+    let folder = create_folder();
     let path: PathBuf = folder.path().join("deeper/data");
     let open = || {
         let path = path.clone();
@@ -283,7 +286,7 @@ async fn victim() -> Result<()> {
     let _lease = lease.expect("a released lease");
     stores.log.ensure_topic(TOPIC, 1).await?;
     let (mut checkpoint, _) = match checkpoint_and_sum(&*stores.live).await? {
-        Some(found) => found,
+        Some(current) => current,
         None => (start_generation(&*stores.live, 1, 0).await?, 0),
     };
     loop {
@@ -313,11 +316,11 @@ fn start_victim(folder: &Path) -> Child {
         .expect("the other process starts")
 }
 
-/// A writing process may be killed at any time. Acknowledged writes are present, the log has no
+/// A writing process is killed at any time. Acknowledged writes are present, the log has no
 /// torn batch, the checkpoint matches the deltas, and the lease is free.
 #[tokio::test]
 async fn writers_may_be_killed() -> Result<()> {
-    let folder = folder();
+    let folder = create_folder();
     let watching = Stores::embedded(folder.path()).await?;
     for round in 0..4 {
         #[expect(
@@ -326,19 +329,19 @@ async fn writers_may_be_killed() -> Result<()> {
         )]
         let mut victim = start_victim(folder.path());
         let output = victim.stdout.take().expect("its output is a pipe");
-        let mut answered = BufReader::new(output).lines().map_while(|line| line.ok());
+        let mut acknowledged = BufReader::new(output).lines().map_while(|line| line.ok());
         let offsets_min = 3 + 5 * round;
-        let seen = answered
+        let reached = acknowledged
             .by_ref()
             .filter(|line| line.starts_with("answered"))
             .nth(offsets_min);
-        assert!(seen.is_some(), "the other process is idle");
+        assert!(reached.is_some(), "the other process is idle");
         let refused = watching.leases.acquire("work", "somebody").await?;
         assert_eq!(refused.expect_err("a held lease"), "victim");
         victim.kill().expect("killing the process");
         victim.wait().expect("the exit status");
-        let rest = answered.filter(|line| line.starts_with("answered"));
-        let last = rest.last().or(seen).expect("the counted records");
+        let later = acknowledged.filter(|line| line.starts_with("answered"));
+        let last = later.last().or(reached).expect("the counted records");
         let numbers: Vec<i64> = last
             .split(' ')
             .skip(1)
@@ -363,7 +366,7 @@ async fn writers_may_be_killed() -> Result<()> {
 
 /// Closes the stores and waits until all data is in the main files. The last connection of a file
 /// checkpoints it. If several close at once, none may be the last, so this may take several tries.
-async fn closed(folder: &Path, mut stores: Stores) -> Result<()> {
+async fn close(folder: &Path, mut stores: Stores) -> Result<()> {
     let is_beside = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with("-wal"))
     };
@@ -385,7 +388,7 @@ async fn closed(folder: &Path, mut stores: Stores) -> Result<()> {
 /// it is returned.
 #[tokio::test]
 async fn a_corrupted_payload_is_detected() -> Result<()> {
-    let folder = folder();
+    let folder = create_folder();
     let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
     stores.log.append(TOPIC, &[group("fine", 3)], 1).await?;
@@ -400,14 +403,14 @@ async fn a_corrupted_payload_is_detected() -> Result<()> {
         headers: Vec::new(),
     };
     stores.log.append(TOPIC, &[noisy], 2).await?;
-    closed(folder.path(), stores).await?;
+    close(folder.path(), stores).await?;
 
     let path = folder.path().join("log.db");
     let mut file = std::fs::read(&path).expect("the file can be read");
-    let at = file
+    let position = file
         .windows(100)
         .position(|window| window == &noise[100..200]);
-    file[at.expect("the incompressible bytes") + 50] ^= 1;
+    file[position.expect("the incompressible bytes") + 50] ^= 1;
     std::fs::write(&path, file).expect("the file can be written");
 
     let stores = Stores::embedded(folder.path()).await?;
@@ -426,21 +429,21 @@ async fn a_corrupted_payload_is_detected() -> Result<()> {
         records: 3,
         ..EVERYTHING
     };
-    let fine = stores.log.fetch(TOPIC, 0, 0, limit).await?;
-    assert_eq!(bytes(&fine.records.values)[2], b"fine 2");
+    let intact = stores.log.fetch(TOPIC, 0, 0, limit).await?;
+    assert_eq!(bytes(&intact.records.values)[2], b"fine 2");
     Ok(())
 }
 
 /// Unexpected files are refused with a message that names them.
 #[tokio::test]
 async fn unexpected_files_are_refused() -> Result<()> {
-    for (name, version, says) in [
+    for (name, version, expected) in [
         ("log.db", 99_u32, "newer version"),
         ("views.db", 100, "newer"),
     ] {
-        let folder = folder();
+        let folder = create_folder();
         let stores = Stores::embedded(folder.path()).await?;
-        closed(folder.path(), stores).await?;
+        close(folder.path(), stores).await?;
         let path = folder.path().join(name);
         let mut file = std::fs::read(&path).expect("the file can be read");
         // The offset of SQLite's `user_version`.
@@ -450,10 +453,10 @@ async fn unexpected_files_are_refused() -> Result<()> {
             .await
             .expect_err("a newer version")
             .to_string();
-        assert!(error.contains(name) && error.contains(says), "{error}");
+        assert!(error.contains(name) && error.contains(expected), "{error}");
     }
     for name in ["log.db", "views.db"] {
-        let folder = folder();
+        let folder = create_folder();
         let text = "this is not a database, and longer than a header of one ".repeat(99);
         std::fs::write(folder.path().join(name), text).expect("the file can be written");
         let error = Stores::embedded(folder.path())
@@ -469,7 +472,7 @@ async fn unexpected_files_are_refused() -> Result<()> {
 /// writes would be lost.
 #[tokio::test]
 async fn a_removed_log_is_detected() -> Result<()> {
-    let folder = folder();
+    let folder = create_folder();
     let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
     std::fs::remove_file(folder.path().join("log.db")).expect("the file can be removed");
@@ -489,7 +492,7 @@ async fn a_removed_log_is_detected() -> Result<()> {
 #[tokio::test]
 async fn unusable_folders_are_refused() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    let folder = folder();
+    let folder = create_folder();
     let file = folder.path().join("file");
     std::fs::write(&file, "text").expect("the file can be written");
     for path in [file.clone(), file.join("below")] {
@@ -499,7 +502,7 @@ async fn unusable_folders_are_refused() -> Result<()> {
     }
     let data = folder.path().join("data");
     let stores = Stores::embedded(&data).await?;
-    closed(&data, stores).await?;
+    close(&data, stores).await?;
     let forbid = |forbidden: bool| {
         let mode = if forbidden { 0o555 } else { 0o755 };
         for path in [&data, &data.join("locks"), &data.join("archive")] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tests::proxy::{Gate, Holds};
 
-use super::rig::{ProxiedServers, ServerName};
+use super::proxied_servers::{ProxiedServers, ServerName};
 use super::scene::Scene;
 use super::{print_result, seed};
 
@@ -16,25 +16,26 @@ const RUN_MAX: Duration = Duration::from_secs(45);
 
 /// A worker, the API and a run lose one server, which returns after a while: first with the same
 /// connections, then with all connections closed.
-async fn hangs(server: ServerName, name: &str, own: u64) {
+async fn check_hangs(server: ServerName, name: &str, seed_offset: u64) {
     let gate = Arc::<Gate>::default();
-    let mut rig = ProxiedServers::in_front_of(&[(server, Arc::clone(&gate))].into()).await;
-    rig.setting.api_uses_proxies = true;
-    let mut scene = Scene::begin(&rig.setting, seed(own)).await;
+    let mut proxied_servers =
+        ProxiedServers::in_front_of(&[(server, Arc::clone(&gate))].into()).await;
+    proxied_servers.setting.api_uses_proxies = true;
+    let mut scene = Scene::begin(&proxied_servers.setting, seed(seed_offset)).await;
     scene.run_batch(&[]).await;
     let worker = scene.worker();
-    let mut ended_by_it = 0;
-    for cut in [false, true] {
+    let mut failed_runs = 0;
+    for closes_connections in [false, true] {
         scene.ingest_plays(300).await;
         scene.ingest_rows(3).await;
-        let held_answers = gate.held();
+        let held_chunks = gate.held_chunks();
         scene.world.disturb();
         let mut run = scene.start(&["batch", "run"]);
         gate.hold_after(40, Holds::Everything);
-        gate.wait_for_held(held_answers).await;
+        gate.wait_for_held(held_chunks).await;
         tokio::time::sleep(HANG).await;
         scene.ask_rows(1).await;
-        if cut {
+        if closes_connections {
             gate.cut();
         }
         gate.hold(Holds::Nothing);
@@ -46,7 +47,7 @@ async fn hangs(server: ServerName, name: &str, own: u64) {
         let (succeeded, message) = run.finish();
         if !succeeded {
             assert!(message[1].contains(name), "{message:?}");
-            ended_by_it += 1;
+            failed_runs += 1;
         }
         scene.settle().await;
         scene.wait_complete_answers().await;
@@ -54,39 +55,39 @@ async fn hangs(server: ServerName, name: &str, own: u64) {
     }
     let (succeeded, message) = worker.end();
     assert!(succeeded, "{message:?}");
-    let held_answers = gate.held();
+    let held_chunks = gate.held_chunks();
     let answers = scene.end().await;
     print_result(
         &format!("connections to {name} hang"),
         &format!(
-            "{held_answers} packets held, {ended_by_it} of 2 runs ended, {:?}",
+            "{held_chunks} packets held, {failed_runs} of 2 runs ended, {:?}",
             answers.counts()
         ),
     );
-    assert!(held_answers > 0, "no answer was held");
+    assert!(held_chunks > 0, "no answer was held");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_kafka_hang_on_servers() {
-    Box::pin(hangs(ServerName::Kafka, "Kafka", 13)).await;
+    Box::pin(check_hangs(ServerName::Kafka, "Kafka", 13)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_redis_hang_on_servers() {
-    Box::pin(hangs(ServerName::Redis, "Redis", 14)).await;
+    Box::pin(check_hangs(ServerName::Redis, "Redis", 14)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_cassandra_hang_on_servers() {
-    Box::pin(hangs(ServerName::Cassandra, "Cassandra", 15)).await;
+    Box::pin(check_hangs(ServerName::Cassandra, "Cassandra", 15)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_postgresql_hang_on_servers() {
-    Box::pin(hangs(ServerName::PostgreSql, "PostgreSQL", 16)).await;
+    Box::pin(check_hangs(ServerName::PostgreSql, "PostgreSQL", 16)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_s3_hang_on_servers() {
-    Box::pin(hangs(ServerName::S3, "S3", 17)).await;
+    Box::pin(check_hangs(ServerName::S3, "S3", 17)).await;
 }

@@ -18,10 +18,10 @@ async fn a_broker_is_killed_and_starts_again_on_servers() {
     let mut kafka = DedicatedServer::kafka(None);
     let mut setting = Setting::default();
     setting.direct.kafka = kafka.address();
-    setting.through.kafka = kafka.address();
+    setting.proxied.kafka = kafka.address();
     let mut scene = Scene::begin(&setting, seed(18)).await;
     let worker = scene.worker();
-    let (mut failed, mut again) = (0, 0);
+    let (mut failed, mut retries) = (0, 0);
     for _ in 0..2 {
         scene.ingest_plays(300).await;
         scene.ingest_rows(2).await;
@@ -44,13 +44,13 @@ async fn a_broker_is_killed_and_starts_again_on_servers() {
         scene.settle().await;
         scene.wait_complete_answers().await;
         scene.compare().await;
-        again = worker.outputs()[1].matches("trying again").count();
+        retries = worker.outputs()[1].matches("trying again").count();
     }
     assert!(worker.end().0);
     scene.end().await;
     print_result(
         "Kafka's broker killed and started again",
-        &format!("twice; {failed} processes failed, the worker tried {again} times again"),
+        &format!("twice; {failed} processes failed, the worker tried {retries} times again"),
     );
 }
 
@@ -58,7 +58,7 @@ async fn a_broker_is_killed_and_starts_again_on_servers() {
 /// than were counted, or more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_is_recreated_on_servers() {
-    for (round, refilled) in [100, 900].into_iter().enumerate() {
+    for (round, new_records) in [100, 900].into_iter().enumerate() {
         let setting = Setting::default();
         let mut scene = Scene::begin(&setting, seed(19 + round as u64)).await;
         let mut worker = scene.worker();
@@ -74,8 +74,8 @@ async fn a_topic_is_recreated_on_servers() {
             .delete_topics(&[&topic], &AdminOptions::new())
             .await;
         assert!(deleted.expect("Kafka").iter().all(Result::is_ok));
-        recreated(&topic).await;
-        scene.ingest_plays(refilled).await;
+        recreate_topic(&topic).await;
+        scene.ingest_plays(new_records).await;
         let started = tokio::time::Instant::now();
         while worker.is_running() {
             assert!(
@@ -103,18 +103,18 @@ async fn a_topic_is_recreated_on_servers() {
         answers.check(&truth);
         print_result(
             "a recreated topic",
-            &format!("with {refilled} records; worker and run refused it at {counted_before}"),
+            &format!("with {new_records} records; worker and run refused it at {counted_before}"),
         );
     }
 }
 
-async fn recreated(topic: &str) {
-    let again = NewTopic::new(topic, 2, TopicReplication::Fixed(1));
+async fn recreate_topic(topic: &str) {
+    let new_topic = NewTopic::new(topic, 2, TopicReplication::Fixed(1));
     loop {
-        let made = kafka_admin()
-            .create_topics([&again], &AdminOptions::new())
+        let created = kafka_admin()
+            .create_topics([&new_topic], &AdminOptions::new())
             .await;
-        match made.expect("Kafka").pop().expect("an answer") {
+        match created.expect("Kafka").pop().expect("an answer") {
             Ok(_) => return,
             // The topic is still being deleted.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -133,15 +133,15 @@ async fn partitions_are_added_on_servers() {
     scene.run_batch(&[]).await;
     for source in [Source::Plays, Source::Efforts] {
         let topic = scene.installation.topic(source);
-        let more = [NewPartitions::new(&topic, 5)];
+        let new_partitions = [NewPartitions::new(&topic, 5)];
         let added = kafka_admin()
-            .create_partitions(&more, &AdminOptions::new())
+            .create_partitions(&new_partitions, &AdminOptions::new())
             .await;
         assert!(added.expect("Kafka").iter().all(Result::is_ok));
     }
     for round in ["x", "y", "z"] {
         // No repeated events: only a batch run finds a duplicate in another partition.
-        let lines = scene.traffic.apart(round, 300);
+        let lines = scene.play_generator.generate_with_prefix(round, 300);
         scene.world.ingest(&lines).await;
         scene.ingest_rows(4).await;
     }

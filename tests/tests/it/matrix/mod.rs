@@ -7,22 +7,22 @@
 mod damage;
 mod hangs;
 mod log;
+mod proxied_servers;
 mod redis;
-mod rig;
 mod runs;
 mod scene;
 mod views;
 mod workers;
 
 /// The seed of random choices.
-fn seed(own: u64) -> u64 {
+fn seed(offset: u64) -> u64 {
     let set = std::env::var("BACKSTITCH_TEST_SEED").ok();
     let set: Option<u64> = set.map(|seed| seed.parse().expect("a seed"));
-    set.map_or(own, |set| set.wrapping_mul(1000) + own)
+    set.map_or(offset, |set| set.wrapping_mul(1000) + offset)
 }
 
 /// Prints what happened, for readers of the test's output.
-#[expect(clippy::print_stderr, reason = "a test says what it did")]
+#[expect(clippy::print_stderr, reason = "a test reports its faults")]
 fn print_result(fault: &str, happened: &str) {
     eprintln!("matrix: {fault}: {happened}");
 }

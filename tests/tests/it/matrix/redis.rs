@@ -10,20 +10,20 @@ use tests::process::Process;
 use tests::proxy::{Gate, Holds, Proxy};
 
 use super::scene::{Scene, Setting};
-use super::workers::sum;
+use super::workers::sum_field;
 use super::{print_result, seed};
 
 fn setting(redis: &str) -> Setting {
     let mut setting = Setting::default();
     setting.direct.redis = redis.to_owned();
-    setting.through.redis = redis.to_owned();
+    setting.proxied.redis = redis.to_owned();
     setting
 }
 
-fn rebuilds(worker: Process) -> u64 {
+fn stop_and_count_rebuilds(worker: Process) -> u64 {
     let (succeeded, message) = worker.end();
     assert!(succeeded, "{message:?}");
-    sum(&message[0], "heals")
+    sum_field(&message[0], "heals")
 }
 
 /// All keys are deleted, also while a worker runs and between batch runs.
@@ -48,7 +48,7 @@ async fn flushall_on_servers() {
             scene.compare().await;
         }
     }
-    let rebuilds = rebuilds(worker);
+    let rebuilds = stop_and_count_rebuilds(worker);
     scene.end().await;
     print_result(
         "FLUSHALL",
@@ -78,23 +78,26 @@ async fn redis_without_its_last_second_on_servers() {
         }
         let counted = scene.counted_plays().await;
         scene.world.disturb();
-        let before = scene.answer_counts();
+        let counts_before = scene.answer_counts();
         redis.kill();
         let file = OpenOptions::new().write(true).open(file).expect("the file");
         file.set_len(length).expect("a shorter file");
         // The worker must not count before the test has read the restored state.
         worker.signal("-STOP");
         redis.restart();
-        let now = scene.counted_plays().await;
-        assert!(now < counted, "nothing was lost: {now} of {counted}");
-        rewound += counted - now;
-        scene.mark_live_reset(before);
+        let counted_after = scene.counted_plays().await;
+        assert!(
+            counted_after < counted,
+            "nothing was lost: {counted_after} of {counted}"
+        );
+        rewound += counted - counted_after;
+        scene.mark_live_reset(counts_before);
         scene.ask_rows(2).await;
         worker.signal("-CONT");
         scene.settle().await;
         scene.compare().await;
     }
-    rebuilds(worker);
+    stop_and_count_rebuilds(worker);
     scene.end().await;
     print_result(
         "Redis without its last second",
@@ -121,12 +124,12 @@ fn newest_append_file(folder: &Path) -> (PathBuf, u64) {
 async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
     let mut primary = DedicatedServer::redis();
     let replica = DedicatedServer::redis();
-    let (between, before) = (Arc::<Gate>::default(), Arc::<Gate>::default());
-    let stream = Proxy::to(&primary.address(), &between).await;
-    let way = Proxy::to(&primary.address(), &before).await;
-    let (host, port) = stream.address.split_once(':').expect("a port");
+    let (replica_gate, client_gate) = (Arc::<Gate>::default(), Arc::<Gate>::default());
+    let replication_proxy = Proxy::start(&primary.address(), &replica_gate).await;
+    let client_proxy = Proxy::start(&primary.address(), &client_gate).await;
+    let (host, port) = replication_proxy.address.split_once(':').expect("a port");
     assert_eq!(replica.run_redis_command(&["REPLICAOF", host, port]), "OK");
-    let mut scene = Scene::begin(&setting(&way.address), seed(8)).await;
+    let mut scene = Scene::begin(&setting(&client_proxy.address), seed(8)).await;
     let worker = scene.worker();
     scene.ingest_plays(300).await;
     scene.ingest_rows(3).await;
@@ -138,7 +141,7 @@ async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
     {
         tokio::task::yield_now().await;
     }
-    between.hold(Holds::Answers);
+    replica_gate.hold(Holds::Replies);
     scene.ingest_plays(300).await;
     scene.ingest_rows(3).await;
     scene.settle().await;
@@ -147,14 +150,14 @@ async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
     worker.signal("-STOP");
     let since = scene.answer_counts();
     primary.kill();
-    between.cut();
+    replica_gate.cut();
     assert_eq!(replica.run_redis_command(&["REPLICAOF", "NO", "ONE"]), "OK");
-    way.forward_to(&replica.address());
-    before.cut();
-    let now = scene.counted_plays().await;
+    client_proxy.forward_to(&replica.address());
+    client_gate.cut();
+    let counted_after = scene.counted_plays().await;
     assert!(
-        now < counted,
-        "the replica had everything: {now} of {counted}"
+        counted_after < counted,
+        "the replica had everything: {counted_after} of {counted}"
     );
     scene.mark_live_reset(since);
     scene.ask_rows(2).await;
@@ -162,10 +165,10 @@ async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
     scene.ingest_plays(100).await;
     scene.settle().await;
     assert_eq!(scene.lag(Source::Plays).await, Some(0));
-    rebuilds(worker);
+    stop_and_count_rebuilds(worker);
     scene.end().await;
     print_result(
         "a replica is promoted",
-        &format!("{} records were lost", counted - now),
+        &format!("{} records were lost", counted - counted_after),
     );
 }

@@ -42,12 +42,16 @@ async fn a_batch_run_is_killed_in_each_stage_on_servers() {
     scene.run_batch(&[]).await;
     scene.ingest_plays(60).await;
     scene.ingest_rows(2).await;
-    let mut whole = scene.start(&RUN);
-    while whole.is_running() {
+    let mut complete_run = scene.start(&RUN);
+    while complete_run.is_running() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let names = begun_stages(&whole);
-    assert!(names.len() >= STAGES_MAX, "{names:?} {:?}", whole.finish());
+    let names = begun_stages(&complete_run);
+    assert!(
+        names.len() >= STAGES_MAX,
+        "{names:?} {:?}",
+        complete_run.finish()
+    );
     let mut killed = Vec::new();
     for (index, name) in names.iter().take(STAGES_MAX).enumerate() {
         scene.ingest_plays(60).await;
@@ -59,9 +63,9 @@ async fn a_batch_run_is_killed_in_each_stage_on_servers() {
                 break run;
             }
             let (succeeded, message) = run.finish();
-            let busy =
+            let is_busy =
                 message[1].contains("a batch run is under way") || message[1].contains("lease");
-            assert!(succeeded || busy, "{message:?}");
+            assert!(succeeded || is_busy, "{message:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
         let wait = scene.rng.random_range(0..25);
@@ -92,8 +96,8 @@ async fn two_batch_runs_at_once_on_servers() {
     for round in 0..6 {
         scene.ingest_plays(200).await;
         scene.ingest_rows(3).await;
-        let both = [(); 2].map(|()| scene.start(&RUN[..2]));
-        for run in both {
+        let runs = [(); 2].map(|()| scene.start(&RUN[..2]));
+        for run in runs {
             let (succeeded, message) = run.finish();
             if !succeeded {
                 assert!(
@@ -126,17 +130,18 @@ async fn an_overtaken_batch_run_resumes_on_servers() {
         scene.ingest_plays(300).await;
         scene.ingest_rows(3).await;
         scene.settle().await;
-        let mut late = scene.start(&RUN);
-        while late.is_running() && !begun_stages(&late).iter().any(|name| name == stage) {
+        let mut paused_run = scene.start(&RUN);
+        while paused_run.is_running() && !begun_stages(&paused_run).iter().any(|name| name == stage)
+        {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        assert!(late.is_running(), "{:?}", late.outputs());
-        late.signal("-STOP");
+        assert!(paused_run.is_running(), "{:?}", paused_run.outputs());
+        paused_run.signal("-STOP");
         scene.run_batch(&[]).await;
         scene.ingest_plays(50).await;
         scene.compare().await;
-        late.signal("-CONT");
-        let (succeeded, message) = late.finish();
+        paused_run.signal("-CONT");
+        let (succeeded, message) = paused_run.finish();
         overtaken += usize::from(!succeeded && message[1].contains("lease"));
         scene.settle().await;
         scene.compare().await;

@@ -15,7 +15,7 @@ use tests::boards::BoardHistory;
 use tests::http::Client;
 use tests::installation::Installation;
 use tests::play_queries::{PlayGenerator, PlayQuery, check_random_query, position_of};
-use tests::process::{CONFIG, Process, Server, done, run};
+use tests::process::{CONFIG, Process, Server, run, run_ok};
 use tests::recount::Lines;
 use tests::servers::Addresses;
 use tests::world::World;
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const ASK_PAUSE: Duration = Duration::from_millis(300);
 const QUESTIONS: usize = 8;
 /// The number of recent questions that may be repeated.
-const AGAIN_MAX: usize = 6;
+const REPEATED_MAX: usize = 6;
 
 /// Short timeouts, so that much happens in a short time.
 const SHORT_TIMEOUTS: &str = "
@@ -69,9 +69,9 @@ batch.publish_rows = 60
 ";
 
 /// The configuration of processes that undergo faults.
-const THROUGH: &str = "through.toml";
+const PROXIED_CONFIG: &str = "proxied.toml";
 /// The configuration of one process with other settings.
-const OTHER: &str = "other.toml";
+const OTHER_CONFIG: &str = "other.toml";
 
 /// The addresses of the servers.
 #[derive(Debug, Clone, Default)]
@@ -79,8 +79,8 @@ pub(super) struct Setting {
     /// Addresses without proxies, for the test and for processes without faults.
     pub(super) direct: Addresses,
     /// Addresses for all other processes.
-    pub(super) through: Addresses,
-    /// The API uses `through`.
+    pub(super) proxied: Addresses,
+    /// The API uses `proxied`.
     pub(super) api_uses_proxies: bool,
     /// Timeouts are long, for tests without faults of servers.
     pub(super) has_long_timeouts: bool,
@@ -90,13 +90,13 @@ impl Setting {
     /// The servers that all tests share, without faults, and an archive in the data folder, since
     /// the local S3 server is slow.
     pub(super) fn shared_servers() -> Self {
-        let at = Addresses {
+        let addresses = Addresses {
             s3: None,
             ..Addresses::default()
         };
         Self {
-            direct: at.clone(),
-            through: at,
+            direct: addresses.clone(),
+            proxied: addresses,
             has_long_timeouts: true,
             ..Self::default()
         }
@@ -118,8 +118,8 @@ pub(super) struct Scene {
     pub(super) installation: Installation,
     pub(super) world: World,
     pub(super) server: Server,
-    pub(super) traffic: PlayGenerator,
-    pub(super) ledger: BoardHistory,
+    pub(super) play_generator: PlayGenerator,
+    pub(super) board_history: BoardHistory,
     pub(super) rng: SmallRng,
     questioner: Questioner,
     files: u32,
@@ -131,10 +131,10 @@ impl Scene {
     pub(super) async fn begin(setting: &Setting, seed: u64) -> Self {
         let lines = setting.lines();
         let installation = Installation::with_addresses(&setting.direct, &lines);
-        installation.configure(THROUGH, &setting.through, &lines);
+        installation.configure(PROXIED_CONFIG, &setting.proxied, &lines);
         let world = installation.world().await;
         let config = if setting.api_uses_proxies {
-            THROUGH
+            PROXIED_CONFIG
         } else {
             CONFIG
         };
@@ -144,8 +144,8 @@ impl Scene {
             installation,
             world,
             server,
-            traffic: PlayGenerator::new(seed),
-            ledger: BoardHistory::new(seed),
+            play_generator: PlayGenerator::new(seed),
+            board_history: BoardHistory::new(seed),
             rng: SmallRng::seed_from_u64(seed),
             questioner,
             files: 0,
@@ -159,7 +159,7 @@ impl Scene {
 
     /// Ingests plays.
     pub(super) async fn ingest_plays(&mut self, count: usize) {
-        let lines = self.traffic.lines(count);
+        let lines = self.play_generator.lines(count);
         self.world.ingest(&lines).await;
     }
 
@@ -170,20 +170,20 @@ impl Scene {
             .installation
             .folder()
             .join(format!("{}.jsonl", self.files));
-        std::fs::write(&file, self.traffic.lines(count).join("\n")).expect("a file");
+        std::fs::write(&file, self.play_generator.lines(count).join("\n")).expect("a file");
         file.to_string_lossy().into_owned()
     }
 
     /// Ingests rows of entities.
     pub(super) async fn ingest_rows(&mut self, times: usize) {
         for _ in 0..times {
-            self.ledger.ingest(&self.world).await;
+            self.board_history.ingest(&self.world).await;
         }
     }
 
     /// Starts a command in the background that may undergo faults.
     pub(super) fn start(&self, args: &[&str]) -> Process {
-        Process::start_with(self.installation.data(), THROUGH, args)
+        Process::start_with(self.installation.data(), PROXIED_CONFIG, args)
     }
 
     /// Starts a command in the background with another setting: `NAME = VALUE`.
@@ -192,10 +192,10 @@ impl Scene {
         let lines = self.setting.lines();
         let others = lines.lines().filter(|other| !other.starts_with(name));
         let lines: Vec<&str> = others.chain([line, ""]).collect();
-        let through = &self.setting.through;
+        let proxied = &self.setting.proxied;
         self.installation
-            .configure(OTHER, through, &lines.join("\n"));
-        Process::start_with(self.installation.data(), OTHER, args)
+            .configure(OTHER_CONFIG, proxied, &lines.join("\n"));
+        Process::start_with(self.installation.data(), OTHER_CONFIG, args)
     }
 
     /// Starts a worker that runs until it is stopped.
@@ -205,7 +205,7 @@ impl Scene {
 
     /// Runs a process until everything is counted, and expects complete answers from then on.
     pub(super) async fn catch_up(&mut self) {
-        done(self.installation.data(), &["speed", "--until-caught-up"]);
+        run_ok(self.installation.data(), &["speed", "--until-caught-up"]);
         self.expect_complete().await;
     }
 
@@ -224,7 +224,7 @@ impl Scene {
 
     async fn expect_complete(&mut self) {
         self.world.mark_live_restored();
-        self.ledger.mark_published(&self.world).await;
+        self.board_history.mark_published(&self.world).await;
     }
 
     async fn is_all_counted(&self) -> bool {
@@ -273,8 +273,8 @@ impl Scene {
     }
 
     /// Runs a batch, and retries while the lease of a killed run lasts.
-    pub(super) async fn run_batch(&self, more: &[&str]) {
-        let args = [&["batch", "run"], more].concat();
+    pub(super) async fn run_batch(&self, extra_args: &[&str]) {
+        let args = [&["batch", "run"], extra_args].concat();
         for _ in 0..120 {
             let output = run(self.installation.data(), &args);
             let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -283,10 +283,10 @@ impl Scene {
             }
             // A busy machine may be too slow for such a short lease, or for a server that has just
             // restarted.
-            let again = ["a batch run is under way", "lease", "try again later"]
+            let is_retryable = ["a batch run is under way", "lease", "try again later"]
                 .iter()
-                .any(|why| message.contains(why));
-            assert!(again, "{message}");
+                .any(|reason| message.contains(reason));
+            assert!(is_retryable, "{message}");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         panic!("the lease of a run that was killed does not end");
@@ -297,7 +297,7 @@ impl Scene {
         self.world.disturb();
         for _ in 0..questions {
             let client = &self.server.client;
-            self.ledger
+            self.board_history
                 .check_random_query(&self.world, client, &mut self.rng)
                 .await;
         }
@@ -310,10 +310,10 @@ impl Scene {
         loop {
             assert!(started.elapsed() < SETTLE_MAX, "no answers: {since:?}");
             tokio::time::sleep(PAUSE).await;
-            let now = self.answer_counts();
-            if (now.earlier, now.refused) != (since.earlier, since.refused) {
-                since = now;
-            } else if now.complete >= since.complete + 10 {
+            let counts = self.answer_counts();
+            if (counts.earlier, counts.refused) != (since.earlier, since.refused) {
+                since = counts;
+            } else if counts.complete >= since.complete + 10 {
                 return;
             }
         }
@@ -338,7 +338,7 @@ impl Scene {
     pub(super) async fn compare(&mut self) {
         for _ in 0..QUESTIONS {
             check_random_query(&self.world, &self.server.client, &mut self.rng).await;
-            self.ledger
+            self.board_history
                 .check_at_rest(&self.server.client, &mut self.rng)
                 .await;
         }
@@ -384,7 +384,7 @@ pub(super) struct AnswerLog {
     answers: Vec<(PlayQuery, Value)>,
     refused: Vec<String>,
     /// Ranges of answers during which live state fell back to an earlier state.
-    fell_back: Vec<RangeInclusive<usize>>,
+    reset_ranges: Vec<RangeInclusive<usize>>,
     /// Ranges of answers during which the stored data of these owners was damaged.
     damaged: Vec<(RangeInclusive<usize>, Vec<i64>)>,
 }
@@ -407,14 +407,14 @@ impl AnswerLog {
         let mut recounted = None;
         for (index, (query, answer)) in self.answers.iter().enumerate() {
             let position = position_of(answer);
-            if self.fell_back.iter().any(|range| range.contains(&index)) {
+            if self.reset_ranges.iter().any(|range| range.contains(&index)) {
                 previous.clear();
             }
             if is_complete(answer) {
                 let is_monotonic = previous
                     .iter()
                     .zip(&position)
-                    .all(|(then, now)| then <= now);
+                    .all(|(earlier, later)| earlier <= later);
                 assert!(
                     is_monotonic,
                     "{}: {previous:?} was answered before: {answer}",
@@ -427,7 +427,7 @@ impl AnswerLog {
                 continue;
             }
             let truth = match recounted.take() {
-                Some((of, truth)) if of == position => truth,
+                Some((recounted_position, truth)) if recounted_position == position => truth,
                 _ => lines.until(&position),
             };
             query.check(answer, &truth);
@@ -469,7 +469,7 @@ impl Questioner {
     fn start(client: Client, seed: u64) -> Self {
         let answer_log = Arc::<Mutex<AnswerLog>>::default();
         let stop = CancellationToken::new();
-        let (into, until) = (Arc::clone(&answer_log), stop.clone());
+        let (log, stopped) = (Arc::clone(&answer_log), stop.clone());
         #[expect(
             clippy::disallowed_methods,
             reason = "it is awaited at the scene's end"
@@ -477,10 +477,10 @@ impl Questioner {
         let task = tokio::spawn(async move {
             let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
             let mut recent: VecDeque<PlayQuery> = VecDeque::new();
-            while !until.is_cancelled() {
+            while !stopped.is_cancelled() {
                 // Clients repeat questions.
                 let query = match recent.iter().choose(&mut rng) {
-                    Some(query) if recent.len() == AGAIN_MAX && rng.random() => query.clone(),
+                    Some(query) if recent.len() == REPEATED_MAX && rng.random() => query.clone(),
                     _ => PlayQuery::random_over_both_layers(&mut rng),
                 };
                 let (requester, path) = (client.clone(), query.path.clone());
@@ -495,11 +495,11 @@ impl Questioner {
                 );
                 if status == 200 {
                     recent.push_back(query.clone());
-                    if recent.len() > AGAIN_MAX {
+                    if recent.len() > REPEATED_MAX {
                         recent.pop_front();
                     }
                 }
-                record_answer(&mut lock(&into), query, status, &body);
+                record_answer(&mut lock(&log), query, status, &body);
                 tokio::time::sleep(ASK_PAUSE).await;
             }
         });
@@ -520,20 +520,20 @@ impl Questioner {
 impl Scene {
     /// Records that live state fell back to an earlier state after these answers; positions may
     /// decrease once.
-    pub(super) fn mark_live_reset(&self, since: Counts) {
+    pub(super) fn mark_live_reset(&self, first: Counts) {
         self.world.mark_live_reset();
         let mut answer_log = lock(&self.questioner.answer_log);
-        let (since, now) = (since.complete + since.earlier, answer_log.answers.len());
+        let (first, end) = (first.complete + first.earlier, answer_log.answers.len());
         // One answer may be in flight.
-        answer_log.fell_back.push(since..=now + 1);
+        answer_log.reset_ranges.push(first..=end + 1);
     }
 
     /// Records that the stored data of these owners was damaged after these answers, and is
     /// repaired.
-    pub(super) fn record_damage(&self, since: Counts, owners: &[i64]) {
+    pub(super) fn record_damage(&self, first: Counts, owners: &[i64]) {
         self.world.mark_live_damaged();
         let mut answer_log = lock(&self.questioner.answer_log);
-        let (since, now) = (since.complete + since.earlier, answer_log.answers.len());
-        answer_log.damaged.push((since..=now + 1, owners.to_vec()));
+        let (first, end) = (first.complete + first.earlier, answer_log.answers.len());
+        answer_log.damaged.push((first..=end + 1, owners.to_vec()));
     }
 }

@@ -13,11 +13,11 @@ async fn cassandra_is_killed_while_a_run_publishes_on_servers() {
     let mut cassandra = DedicatedServer::cassandra();
     let mut setting = Setting::default();
     setting.direct.cassandra = cassandra.address();
-    setting.through.cassandra = cassandra.address();
+    setting.proxied.cassandra = cassandra.address();
     let mut scene = Scene::begin(&setting, seed(9)).await;
     scene.run_batch(&[]).await;
     let worker = scene.worker();
-    let mut during = Counts::default();
+    let mut counts = Counts::default();
     for stage in ["publish", "compute"] {
         scene.ingest_plays(300).await;
         scene.ingest_rows(3).await;
@@ -29,7 +29,7 @@ async fn cassandra_is_killed_while_a_run_publishes_on_servers() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         scene.world.disturb();
-        let before = scene.answer_counts();
+        let counts_before = scene.answer_counts();
         cassandra.kill();
         scene.ingest_plays(100).await;
         let (succeeded, message) = run.finish();
@@ -41,8 +41,8 @@ async fn cassandra_is_killed_while_a_run_publishes_on_servers() {
             .unwrap_or_default()
             .to_owned();
         assert!(last.contains("Cassandra"), "{last}");
-        scene.wait_earlier_answer(before).await;
-        during = scene.answer_counts();
+        scene.wait_earlier_answer(counts_before).await;
+        counts = scene.answer_counts();
         cassandra.restart();
         scene.settle().await;
         scene.wait_complete_answers().await;
@@ -56,7 +56,7 @@ async fn cassandra_is_killed_while_a_run_publishes_on_servers() {
     print_result(
         "Cassandra killed during a load and reads",
         &format!(
-            "killed twice; {during:?} until then, in the end {:?}",
+            "killed twice; {counts:?} until then, in the end {:?}",
             answers.counts()
         ),
     );

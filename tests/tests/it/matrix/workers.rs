@@ -8,7 +8,7 @@ use schemas::source::Source;
 use serde_json::Value;
 use tests::proxy::{Gate, Holds};
 
-use super::rig::{ProxiedServers, ServerName};
+use super::proxied_servers::{ProxiedServers, ServerName};
 use super::scene::{Scene, Setting};
 use super::{print_result, seed};
 
@@ -18,33 +18,33 @@ const SILENCE: Duration = Duration::from_millis(8_500);
 /// A worker logs this when it is assigned partitions.
 const HAS_PARTITIONS: &str = "partitions were assigned to this process";
 
-/// A worker is killed after any request or answer to or from any server. Data in flight is lost, or
+/// A worker is killed after any request to or reply from any server. Data in flight is lost, or
 /// arrives after its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_between_any_two_steps_on_servers() {
     let gate = Arc::<Gate>::default();
-    let rig = ProxiedServers::all_behind(&gate).await;
-    let mut scene = Scene::begin(&rig.setting, seed(1)).await;
+    let proxied_servers = ProxiedServers::all_behind(&gate).await;
+    let mut scene = Scene::begin(&proxied_servers.setting, seed(1)).await;
     let work = ["speed", "--until-caught-up"];
     scene.ingest_plays(120).await;
     scene.ingest_rows(3).await;
-    let before = gate.passed();
+    let before = gate.passed_chunks();
     assert!(scene.start(&work).wait(), "an undisturbed worker failed");
-    let pieces = gate.passed() - before;
+    let chunks = gate.passed_chunks() - before;
     let (mut killed, mut moved) = (0, 0);
     for round in 0..KILLS_MAX as u64 {
         scene.ingest_plays(120).await;
         scene.ingest_rows(3).await;
         let counted_before = scene.counted_plays().await;
-        let (after, holds) = (
-            scene.rng.random_range(round % 2 * pieces / 2..pieces),
+        let (chunk_count, holds) = (
+            scene.rng.random_range(round % 2 * chunks / 2..chunks),
             scene.rng.random_range(0..3),
         );
-        let holds = [Holds::Requests, Holds::Answers, Holds::Everything][holds];
-        let held_answers = gate.held();
-        gate.hold_after(after, holds);
+        let holds = [Holds::Requests, Holds::Replies, Holds::Everything][holds];
+        let held_chunks = gate.held_chunks();
+        gate.hold_after(chunk_count, holds);
         let mut worker = scene.start(&work);
-        while gate.held() == held_answers && worker.is_running() {
+        while gate.held_chunks() == held_chunks && worker.is_running() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // Requests that have reached a server are executed.
@@ -61,30 +61,31 @@ async fn a_worker_is_killed_between_any_two_steps_on_servers() {
     scene.end().await;
     print_result(
         "worker killed between any two steps",
-        &format!("{killed} of {KILLS_MAX} killed in {pieces} steps, {moved} had counted something"),
+        &format!("{killed} of {KILLS_MAX} killed in {chunks} steps, {moved} had counted something"),
     );
     assert!(killed >= KILLS_MAX / 2 && moved > 0, "{killed} {moved}");
 }
 
-/// A worker is killed after Redis has applied a micro-batch, before it receives the answer.
+/// A worker is killed after Redis has applied a micro-batch, before it receives the reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_after_redis_applied_on_servers() {
     let gate = Arc::<Gate>::default();
-    let rig = ProxiedServers::in_front_of(&[(ServerName::Redis, Arc::clone(&gate))].into()).await;
-    let mut scene = Scene::begin(&rig.setting, seed(2)).await;
+    let proxied_servers =
+        ProxiedServers::in_front_of(&[(ServerName::Redis, Arc::clone(&gate))].into()).await;
+    let mut scene = Scene::begin(&proxied_servers.setting, seed(2)).await;
     let mut applied = 0;
     for round in 0..6 {
         scene.ingest_plays(80).await;
         let counted_before = scene.counted_plays().await;
-        let held_answers = gate.held();
+        let held_chunks = gate.held_chunks();
         // Only a script that writes sends the record of a partition state.
-        gate.hold_answer_to("replay_until");
+        gate.hold_reply_to("replay_until");
         let mut worker = scene.start(&["speed", "--until-caught-up", "--source", "plays"]);
-        while gate.held() == held_answers && worker.is_running() {
+        while gate.held_chunks() == held_chunks && worker.is_running() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
-        assert!(worker.kill(), "round {round}: it waits for an answer");
+        assert!(worker.kill(), "round {round}: it waits for a reply");
         applied += usize::from(scene.counted_plays().await > counted_before);
         gate.cut();
         gate.hold(Holds::Nothing);
@@ -93,7 +94,7 @@ async fn a_worker_is_killed_after_redis_applied_on_servers() {
     scene.end().await;
     print_result(
         "worker killed after Redis applied",
-        &format!("{applied} micro-batches of 6 workers were applied without an answer"),
+        &format!("{applied} micro-batches of 6 workers were applied without a reply"),
     );
     assert!(applied >= 4, "{applied}");
 }
@@ -106,8 +107,8 @@ async fn two_workers_compete_for_partitions_on_servers() {
     for round in 0..6 {
         scene.ingest_plays(800).await;
         scene.ingest_rows(3).await;
-        let both = [(); 2].map(|()| scene.start(&["speed", "--until-caught-up", "--json"]));
-        for worker in both {
+        let workers = [(); 2].map(|()| scene.start(&["speed", "--until-caught-up", "--json"]));
+        for worker in workers {
             let (succeeded, message) = worker.finish();
             assert!(succeeded, "{message:?}");
             refused += refusals(&message[0]);
@@ -132,8 +133,8 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(4)).await;
     let (mut refused, mut revocations) = (0, 0);
     for round in 0..8 {
-        let silent = scene.worker();
-        silent.wait_for_output(HAS_PARTITIONS).await;
+        let paused = scene.worker();
+        paused.wait_for_output(HAS_PARTITIONS).await;
         scene.ingest_plays(1_500).await;
         scene.ingest_rows(4).await;
         let counted_before = scene.counted_plays().await;
@@ -143,16 +144,16 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
         {
             tokio::task::yield_now().await;
         }
-        silent.signal("-STOP");
+        paused.signal("-STOP");
         let is_in_the_middle = scene.lag(Source::Plays).await > Some(0);
-        let other = scene.worker();
-        let began = tokio::time::Instant::now();
-        while is_in_the_middle && began.elapsed() < SILENCE {
+        let second_worker = scene.worker();
+        let started = tokio::time::Instant::now();
+        while is_in_the_middle && started.elapsed() < SILENCE {
             scene.ask_rows(1).await;
         }
-        silent.signal("-CONT");
+        paused.signal("-CONT");
         scene.settle().await;
-        for worker in [silent, other] {
+        for worker in [paused, second_worker] {
             let (succeeded, message) = worker.end();
             assert!(succeeded, "{message:?}");
             refused += refusals(&message[0]);
@@ -174,14 +175,17 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
 
 /// The number of refused writes in a worker's report.
 pub(super) fn refusals(report: &str) -> u64 {
-    sum(report, "refusals")
+    sum_field(report, "refusals")
 }
 
 /// A number in a worker's report, over all sources.
-pub(super) fn sum(report: &str, name: &str) -> u64 {
+pub(super) fn sum_field(report: &str, name: &str) -> u64 {
     let report: Value = serde_json::from_str(report).expect("a report");
     let sources = report.as_object().expect("sources");
-    sources.values().filter_map(|of| of[name].as_u64()).sum()
+    sources
+        .values()
+        .filter_map(|source| source[name].as_u64())
+        .sum()
 }
 
 /// Events arrive several times: files are ingested again, and some producers are killed.
@@ -205,7 +209,7 @@ async fn a_producer_sends_duplicates_on_servers() {
     scene.settle().await;
     let (succeeded, message) = worker.end();
     assert!(succeeded, "{message:?}");
-    let duplicates = sum(&message[0], "duplicates");
+    let duplicates = sum_field(&message[0], "duplicates");
     scene.end().await;
     print_result(
         "producer sends duplicates",

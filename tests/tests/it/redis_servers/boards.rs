@@ -9,7 +9,7 @@ use stores::live::Changes;
 use tests::world::World;
 
 use super::*;
-use crate::board_cache::{OVERALL, athletes, effort, fill, filled, world_on};
+use crate::board_cache::{OVERALL, effort, fetch_athletes, fill, list_filled, world_on};
 
 fn name(key: u8) -> BoardName {
     BoardName {
@@ -31,33 +31,38 @@ fn rows(count: usize) -> Vec<BoardRow> {
 }
 
 /// Puts a board with some rows into the cache.
-async fn put(live: &RedisLive, at: Checkpoint, key: u8, count: usize) -> Result<RegisteredBoard> {
-    put_rows(live, at, key, &rows(count)).await
+async fn put(
+    live: &RedisLive,
+    checkpoint: Checkpoint,
+    key: u8,
+    count: usize,
+) -> Result<RegisteredBoard> {
+    put_rows(live, checkpoint, key, &rows(count)).await
 }
 
 async fn put_rows(
     live: &RedisLive,
-    at: Checkpoint,
+    checkpoint: Checkpoint,
     key: u8,
     rows: &[BoardRow],
 ) -> Result<RegisteredBoard> {
     let revision = live.read_register(state_id(0)).await?.revision;
     let begun = live
-        .begin_fill(state_id(0), (at, revision), &name(key))
+        .begin_fill(state_id(0), (checkpoint, revision), &name(key))
         .await?;
     let (id, revision) = begun.expect("a matching checkpoint");
     let (name, bytes) = (name(key), None);
     let board = RegisteredBoard { name, id, bytes };
     assert!(live.fill(state_id(0), (&board, 1), rows).await?);
-    let ended = live.end_fill(state_id(0), (at, revision), (&board, 1), 0);
+    let ended = live.end_fill(state_id(0), (checkpoint, revision), (&board, 1), 0);
     ended.await?.expect("a matching checkpoint");
     let bytes = live.measure(state_id(0), &board, i64::from(key)).await?;
     Ok(RegisteredBoard { bytes, ..board })
 }
 
 fn key_count(server: &Server, pattern: &str) -> usize {
-    let found = server.run(&["KEYS", pattern]);
-    found.lines().filter(|line| !line.is_empty()).count()
+    let keys = server.run(&["KEYS", pattern]);
+    keys.lines().filter(|line| !line.is_empty()).count()
 }
 
 /// A page starts after a row in byte order, also among rows with the same first number, and after a
@@ -68,15 +73,15 @@ async fn pages_match_a_plain_sort() -> Result<()> {
     let live = open(&server.options()).await?;
     rebuild(&live, 0).await?;
     let number = |number: i64| (number.cast_unsigned() ^ (1 << 63)).to_be_bytes().to_vec();
-    let key = |first: i64, rest: u8, member: u8| {
-        let score = [number(first), vec![rest]].concat();
+    let key = |first: i64, suffix: u8, member: u8| {
+        let score = [number(first), vec![suffix]].concat();
         (score, vec![member])
     };
     let bytes = [0, 1, b'9', 127, 128, 255];
     let mut keys = Vec::new();
     for first in [-(1 << 53), -1, 0, 7, 1 << 53] {
-        for rest in bytes {
-            keys.extend(bytes.map(|member| key(first, rest, member)));
+        for suffix in bytes {
+            keys.extend(bytes.map(|member| key(first, suffix, member)));
         }
     }
     // Every other one is on the board.
@@ -101,10 +106,10 @@ async fn pages_match_a_plain_sort() -> Result<()> {
         },
     };
     let queries: Vec<BoardQuery> = keys.iter().map(query).collect();
-    let answers = live.read_boards(Source::Plays, &queries).await?;
-    for ((score, member), answer) in keys.iter().zip(answers) {
+    let results = live.read_boards(Source::Plays, &queries).await?;
+    for ((score, member), result) in keys.iter().zip(results) {
         let member = [score.as_slice(), member].concat();
-        let CacheLookup::Board(board) = answer.board else {
+        let CacheLookup::Board(board) = result.board else {
             panic!("the board is missing")
         };
         let is_after = |row: &&BoardRow| (&row.score, &row.member) > (score, &member);
@@ -151,23 +156,27 @@ async fn lost_register_changes_are_not_mistaken_for_others() -> Result<()> {
     rebuild(&live, 0).await?;
     let key = server.run(&["KEYS", "*:slot"]);
     server.run(&["COPY", &key, "aside"]);
-    let (at, none) = (checkpoint(0, 1), Revision::default());
-    let lost = live.begin_fill(state_id(0), (at, none), &name(1)).await?;
+    let (start, none) = (checkpoint(0, 1), Revision::default());
+    let lost = live
+        .begin_fill(state_id(0), (start, none), &name(1))
+        .await?;
     let (lost, lost_revision) = lost.expect("a matching checkpoint");
     server.run(&["COPY", "aside", &key, "REPLACE"]);
     server.run(&["DEL", &key.replace(":slot", ":boards")]);
 
-    let other = open(&server.options()).await?;
-    let current = other.begin_fill(state_id(0), (at, none), &name(2)).await?;
+    let other_client = open(&server.options()).await?;
+    let current = other_client
+        .begin_fill(state_id(0), (start, none), &name(2))
+        .await?;
     let (current, current_revision) = current.expect("a matching checkpoint");
     assert_ne!((&lost, lost_revision), (&current, current_revision));
     let (name, bytes) = (name(1), None);
-    let (id, believed) = (lost, (at, lost_revision));
+    let (id, expected) = (lost, (start, lost_revision));
     let lost = RegisteredBoard { name, id, bytes };
     assert!(!live.fill(state_id(0), (&lost, 1), &rows(1)).await?);
-    let ended = live.end_fill(state_id(0), believed, (&lost, 0), 0).await?;
+    let ended = live.end_fill(state_id(0), expected, (&lost, 0), 0).await?;
     assert!(ended.is_err(), "{ended:?}");
-    let dropped = live.remove_boards(state_id(0), believed, &[lost]).await?;
+    let dropped = live.remove_boards(state_id(0), expected, &[lost]).await?;
     assert!(dropped.is_err(), "{dropped:?}");
     let register = live.read_register(state_id(0)).await?;
     assert_eq!(register.revision, current_revision);
@@ -181,8 +190,10 @@ async fn a_filling_with_a_lost_step_is_rejected_at_once() -> Result<()> {
     let server = Server::start(&[]);
     let live = open(&server.options()).await?;
     rebuild(&live, 0).await?;
-    let (at, none) = (checkpoint(0, 1), Revision::default());
-    let begun = live.begin_fill(state_id(0), (at, none), &name(1)).await?;
+    let (start, none) = (checkpoint(0, 1), Revision::default());
+    let begun = live
+        .begin_fill(state_id(0), (start, none), &name(1))
+        .await?;
     let (id, revision) = begun.expect("a matching checkpoint");
     let register = server.run(&["KEYS", "*:boards"]);
     server.run(&["COPY", &register, "aside"]);
@@ -192,13 +203,18 @@ async fn a_filling_with_a_lost_step_is_rejected_at_once() -> Result<()> {
     server.run(&["COPY", "aside", &register, "REPLACE"]);
 
     let calls = evalsha_count(&server);
-    let ended = live.end_fill(state_id(0), (at, revision), (&board, 1), 0);
-    assert_eq!(ended.await?, Err(CheckpointMismatch { actual: Some(at) }));
+    let ended = live.end_fill(state_id(0), (start, revision), (&board, 1), 0);
+    assert_eq!(
+        ended.await?,
+        Err(CheckpointMismatch {
+            actual: Some(start)
+        })
+    );
     assert_eq!(evalsha_count(&server) - calls, 1);
     // Nothing was changed, and the board can be removed.
     assert_eq!(live.read_register(state_id(0)).await?.revision, revision);
     let dropped = live
-        .remove_boards(state_id(0), (at, revision), &[board])
+        .remove_boards(state_id(0), (start, revision), &[board])
         .await?;
     dropped.expect("a matching checkpoint");
     assert_eq!(live.read_register(state_id(0)).await?.boards, []);
@@ -235,8 +251,8 @@ async fn only_registered_boards_are_recorded_as_used() -> Result<()> {
         [name(2), name(3), name(1)]
     );
     let revision = live.read_register(state_id(0)).await?.revision;
-    let gone = live.remove_boards(state_id(0), (checkpoint(0, 1), revision), &boards[1..2]);
-    gone.await?.expect("a matching checkpoint");
+    let removed = live.remove_boards(state_id(0), (checkpoint(0, 1), revision), &boards[1..2]);
+    removed.await?.expect("a matching checkpoint");
     live.record_use(state_id(0), &name(2), 11).await?;
     let used = server.run(&["KEYS", "*:boards:used"]);
     assert_eq!(server.run(&["ZCARD", &used]), "2");
@@ -276,15 +292,15 @@ async fn boards_can_be_removed_when_memory_is_full() -> Result<()> {
     assert_eq!(live.least_used(state_id(0), 9).await?, [name(1)]);
     assert!(live.measure(state_id(0), &board, 9).await?.is_some());
     let revision = live.read_register(state_id(0)).await?.revision;
-    let gone = [board];
-    let gone = live.remove_boards(state_id(0), (checkpoint(0, 1), revision), &gone);
-    gone.await?.expect("a matching checkpoint");
+    let removed = [board];
+    let removed = live.remove_boards(state_id(0), (checkpoint(0, 1), revision), &removed);
+    removed.await?.expect("a matching checkpoint");
     assert_eq!(key_count(&server, "*:b*"), 0);
     Ok(())
 }
 
 /// Returns the memory that a server uses, in bytes.
-fn used(server: &Server) -> u64 {
+fn used_memory(server: &Server) -> u64 {
     let info = server.run(&["INFO", "memory"]);
     let used = info
         .lines()
@@ -310,16 +326,19 @@ async fn cached_boards_make_room_for_counts() {
     let world = world_on(world, 5_000).await;
     let served = world.serve().await;
     fill(&world, &served.client, OVERALL).await;
-    let (_, board) = filled(&world).await.remove(0);
+    let (_, board) = list_filled(&world).await.remove(0);
     let bytes = board.bytes.expect("its memory");
     assert!(bytes > 1_000_000, "{bytes}");
-    let max = (used(&server) - bytes / 2).to_string();
+    let max = (used_memory(&server) - bytes / 2).to_string();
     server.run(&["CONFIG", "SET", "maxmemory", &max]);
     world.ingest_into(Source::Efforts, &[effort(9, 1)]).await;
     let begun = Instant::now();
     world.catch_up_on(Source::Efforts).await;
     assert!(begun.elapsed() < Duration::from_secs(30), "it waited");
-    assert_eq!(filled(&world).await.len(), 0);
-    assert_eq!(athletes(&served.client, OVERALL).await, [9, 1, 2, 3, 4]);
+    assert_eq!(list_filled(&world).await.len(), 0);
+    assert_eq!(
+        fetch_athletes(&served.client, OVERALL).await,
+        [9, 1, 2, 3, 4]
+    );
     served.end().await;
 }

@@ -20,7 +20,9 @@ fn plays(from: usize, to: usize) -> Vec<String> {
 }
 
 async fn total(served: &Served) -> (i64, String) {
-    let answer = served.client.ask("/api/v1/stats/plays/total?owner_id=1");
+    let answer = served
+        .client
+        .fetch_json("/api/v1/stats/plays/total?owner_id=1");
     let answer = answer.await;
     let source = answer["provenance"]["source"].as_str();
     (

@@ -51,10 +51,10 @@ const fn checkpoint(next_offset: i64, epoch: u64) -> Checkpoint {
 }
 
 async fn rebuild(live: &RedisLive, partition: u32) -> Result<()> {
-    let done = live
+    let outcome = live
         .rebuild(state_id(partition), None, &new_generation(0, 0, 1))
         .await?;
-    assert_eq!(done, Ok(()), "there was no partition state");
+    assert_eq!(outcome, Ok(()), "there was no partition state");
     Ok(())
 }
 
@@ -73,29 +73,29 @@ fn rows(group: &str, rows: impl IntoIterator<Item = (String, i64)>) -> Vec<Delta
 async fn add(
     live: &RedisLive,
     partition: u32,
-    believed: Checkpoint,
+    expected: Checkpoint,
 ) -> Result<std::result::Result<(), CheckpointMismatch>> {
-    let one = rows("g", [("r".to_owned(), 1)]);
-    let next = cut(believed.next_offset + 1);
-    live.apply(state_id(partition), believed, next, &[VIEW], &one.into())
+    let deltas = rows("g", [("r".to_owned(), 1)]);
+    let next = cut(expected.next_offset + 1);
+    live.apply(state_id(partition), expected, next, &[VIEW], &deltas.into())
         .await
 }
 
 /// Returns the next offset of a partition state and the total of a group's rows; zeros if the state
 /// is missing.
-async fn totals(live: &RedisLive, partition: u32, group: &str) -> Result<(i64, i64)> {
+async fn read_totals(live: &RedisLive, partition: u32, group: &str) -> Result<(i64, i64)> {
     let query = DeltaQuery {
         view: VIEW.to_owned(),
         group: group.into(),
         ranges: vec![(Vec::new(), None)],
         partition: Some(partition),
     };
-    let answer = live
+    let snapshot = live
         .read_deltas(Source::Plays, partition + 1, &[query])
         .await?;
-    let state = answer.partition_states[partition as usize].as_ref();
+    let state = snapshot.partition_states[partition as usize].as_ref();
     let next = state.map_or(0, |state| state.position.next_offset);
-    Ok((next, answer.deltas[0].counts.values().iter().sum()))
+    Ok((next, snapshot.deltas[0].counts.values().iter().sum()))
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn scripts_are_loaded_again_after_a_flush() -> Result<()> {
         assert_eq!(server.run(&["SCRIPT", "FLUSH"]), "OK");
         assert_eq!(add(&live, 0, checkpoint(next, 1)).await?, Ok(()));
         assert_eq!(server.run(&["SCRIPT", "FLUSH"]), "OK");
-        assert_eq!(totals(&live, 0, "g").await?, (next + 1, next + 1));
+        assert_eq!(read_totals(&live, 0, "g").await?, (next + 1, next + 1));
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ async fn a_replica_is_rejected() -> Result<()> {
     assert!(refused.to_string().contains("replica"), "{refused}");
     replica.run(&["REPLICAOF", "NO", "ONE"]);
     // Replication replaced its data with the primary's.
-    assert_eq!(totals(&live, 0, "g").await?, (0, 0));
+    assert_eq!(read_totals(&live, 0, "g").await?, (0, 0));
     Ok(())
 }
 
@@ -181,7 +181,7 @@ async fn evictions_are_detected() -> Result<()> {
     assert!(!info.contains("evicted_keys:0"), "{info}");
     let begun = Instant::now();
     let refused = loop {
-        match totals(&live, 0, "g").await {
+        match read_totals(&live, 0, "g").await {
             Err(refused) => break refused,
             Ok(_) => assert!(
                 begun.elapsed() < Duration::from_secs(30),
@@ -221,18 +221,18 @@ async fn full_memory_changes_nothing() -> Result<()> {
     rebuild(&live, 0).await?;
     assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
     server.run(&["CONFIG", "SET", "maxmemory", "1000"]);
-    let full = add(&live, 0, checkpoint(1, 1))
+    let error = add(&live, 0, checkpoint(1, 1))
         .await
         .expect_err("no memory");
-    assert_eq!(full.kind(), ErrorKind::Retry, "{full}");
-    assert!(full.to_string().contains("memory"), "{full}");
-    assert_eq!(totals(&live, 0, "g").await?, (1, 1));
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.to_string().contains("memory"), "{error}");
+    assert_eq!(read_totals(&live, 0, "g").await?, (1, 1));
     assert_eq!(live.end_epoch(state_id(0), 1).await?, Ok(cut(1)));
     assert!(live.prune_through(state_id(0), 1, cut(1)).await?);
     assert_eq!(live.collect_garbage(state_id(0), 9).await?, 1);
     server.run(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(add(&live, 0, checkpoint(1, 2)).await?, Ok(()));
-    assert_eq!(totals(&live, 0, "g").await?, (2, 1));
+    assert_eq!(read_totals(&live, 0, "g").await?, (2, 1));
     Ok(())
 }
 
@@ -244,47 +244,59 @@ async fn wrong_types_change_nothing() -> Result<()> {
         let server = Server::start(&[]);
         let live = open(&server.options()).await?;
         rebuild(&live, 0).await?;
-        let one = Changes::from(rows("g", [("r".to_owned(), count)]));
-        let apply = live.apply(state_id(0), checkpoint(0, 1), cut(1), &[VIEW], &one);
+        let changes = Changes::from(rows("g", [("r".to_owned(), count)]));
+        let apply = live.apply(state_id(0), checkpoint(0, 1), cut(1), &[VIEW], &changes);
         assert_eq!(apply.await?, Ok(()));
         let group = server.run(&["KEYS", groups]);
         let index = group.strip_suffix(":g").expect("a group").to_owned();
         let record = server.run(&["KEYS", "*:slot"]);
-        let three = {
+        let three_groups = {
             let mut deltas = rows("a", [("r".to_owned(), count)]);
             deltas[0].groups = binary(["a", "f", "g"]);
             deltas[0].rows = binary(["r", "r", "r"]);
             deltas[0].counts = vec![count, count, count].into();
             Changes::from(deltas)
         };
-        let mut spoil: Vec<(&str, Vec<&str>)> = vec![
+        let mut damages: Vec<(&str, Vec<&str>)> = vec![
             (&index, vec!["SET", &index, "1"]),
             (&record, vec!["LPUSH", &record, "1"]),
             (&group, vec!["LPUSH", &group, "1"]),
         ];
         if count > 1 {
-            spoil.push((&group, vec!["HSET", &group, "r", "1e3"]));
+            damages.push((&group, vec!["HSET", &group, "r", "1e3"]));
         }
-        for (key, command) in spoil {
+        for (key, command) in damages {
             server.run(&["RENAME", key, "aside"]);
             server.run(&command);
-            let apply = live.apply(state_id(0), checkpoint(1, 1), cut(2), &[VIEW], &three);
+            let apply = live.apply(
+                state_id(0),
+                checkpoint(1, 1),
+                cut(2),
+                &[VIEW],
+                &three_groups,
+            );
             let refused = apply.await.expect_err("a wrong type");
             assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
             server.run(&["RENAME", "aside", key]);
-            assert_eq!(totals(&live, 0, "g").await?, (1, count), "{command:?}");
+            assert_eq!(read_totals(&live, 0, "g").await?, (1, count), "{command:?}");
             for untouched in ["a", "f"] {
-                let (next, sum) = totals(&live, 0, untouched).await?;
+                let (next, sum) = read_totals(&live, 0, untouched).await?;
                 assert_eq!((next, sum), (1, 0), "{command:?}");
                 let key = format!("{index}:{untouched}");
                 assert_eq!(server.run(&["EXISTS", &key]), "0", "{command:?}");
             }
             assert_eq!(server.run(&["ZCARD", &index]), "1", "{command:?}");
         }
-        let apply = live.apply(state_id(0), checkpoint(1, 1), cut(2), &[VIEW], &three);
+        let apply = live.apply(
+            state_id(0),
+            checkpoint(1, 1),
+            cut(2),
+            &[VIEW],
+            &three_groups,
+        );
         assert_eq!(apply.await?, Ok(()));
-        assert_eq!(totals(&live, 0, "a").await?, (2, count));
-        assert_eq!(totals(&live, 0, "g").await?, (2, 2 * count));
+        assert_eq!(read_totals(&live, 0, "a").await?, (2, count));
+        assert_eq!(read_totals(&live, 0, "g").await?, (2, 2 * count));
     }
     Ok(())
 }
@@ -305,16 +317,16 @@ fn deltas_of_round(view: &str, round: i64) -> Deltas {
         rows("wide", rows_named(&format!("round {round:03}"))),
     ];
     let deltas: Vec<Deltas> = deltas.into_iter().flatten().collect();
-    let all = |column: fn(&Deltas) -> &BinaryArray| {
-        let all = deltas
+    let join_columns = |column: fn(&Deltas) -> &BinaryArray| {
+        let values = deltas
             .iter()
             .flat_map(|deltas| column(deltas).iter().flatten());
-        BinaryArray::from_iter_values(all.collect::<Vec<_>>())
+        BinaryArray::from_iter_values(values.collect::<Vec<_>>())
     };
     Deltas {
         view: view.to_owned(),
-        groups: all(|deltas| &deltas.groups),
-        rows: all(|deltas| &deltas.rows),
+        groups: join_columns(|deltas| &deltas.groups),
+        rows: join_columns(|deltas| &deltas.rows),
         counts: deltas.iter().flat_map(|deltas| &deltas.counts).collect(),
         ..deltas[0].clone()
     }
@@ -328,22 +340,29 @@ async fn growing_groups_keep_all_counts() -> Result<()> {
     const ROUNDS: i64 = 320;
     const OTHER_VIEW: &str = "other@1";
     let server = Server::start(&[]);
-    let (one, other) = (
+    let (first_client, second_client) = (
         open(&server.options()).await?,
         open(&server.options()).await?,
     );
-    rebuild(&one, 0).await?;
+    rebuild(&first_client, 0).await?;
     for round in 0..ROUNDS {
         let changes = Changes::from(vec![
             deltas_of_round(VIEW, round),
             deltas_of_round(OTHER_VIEW, round),
         ]);
-        let live = if round % 4 == 3 { &other } else { &one };
+        let live = if round % 4 == 3 {
+            &second_client
+        } else {
+            &first_client
+        };
         let views = [VIEW, OTHER_VIEW];
-        let (believed, next) = (checkpoint(round, 1), cut(round + 1));
-        let apply = live.apply(state_id(0), believed, next, &views, &changes);
+        let (current, next) = (checkpoint(round, 1), cut(round + 1));
+        let apply = live.apply(state_id(0), current, next, &views, &changes);
         assert_eq!(apply.await?, Ok(()));
-        assert_eq!(totals(&one, 0, "g").await?, (round + 1, (round + 1) * ROWS));
+        assert_eq!(
+            read_totals(&first_client, 0, "g").await?,
+            (round + 1, (round + 1) * ROWS)
+        );
     }
     let number = |command: &[&str]| server.run(command).parse::<i64>().expect("a number");
     let strings = server.run(&["KEYS", "*}:p*:*"]);
@@ -360,37 +379,51 @@ async fn growing_groups_keep_all_counts() -> Result<()> {
         }
     }
     for view in [VIEW, OTHER_VIEW] {
-        for live in [&one, &other] {
+        for live in [&first_client, &second_client] {
             let query = DeltaQuery {
                 view: view.to_owned(),
                 group: b"g".to_vec(),
                 ranges: vec![(Vec::new(), None)],
                 partition: None,
             };
-            let answer = live.read_deltas(Source::Plays, 1, &[query]).await?;
-            let counts = &answer.deltas[0].counts;
+            let snapshot = live.read_deltas(Source::Plays, 1, &[query]).await?;
+            let counts = &snapshot.deltas[0].counts;
             assert_eq!(counts.values(), &vec![ROUNDS; 20][..]);
-            let all = live
+            let all_rows = live
                 .collect_deltas(state_id(0), view, (0, 9), None, 1_000_000)
                 .await?;
-            let (few, many) = all.counts.values().split_at(21);
-            assert_eq!(few, &vec![ROUNDS; 21][..]);
-            assert_eq!(many, &vec![1; 20 * 320][..]);
+            let (summed, single) = all_rows.counts.values().split_at(21);
+            assert_eq!(summed, &vec![ROUNDS; 21][..]);
+            assert_eq!(single, &vec![1; 20 * 320][..]);
             // Pages of one row: same order, no gaps.
             let mut after = None;
             for row in 0..40 {
                 let page = live
                     .scan_deltas(state_id(0), view, (0, 9), after, 1)
                     .await?;
-                assert_eq!(page.deltas.rows.value(0), all.rows.value(row), "row {row}");
+                assert_eq!(
+                    page.deltas.rows.value(0),
+                    all_rows.rows.value(row),
+                    "row {row}"
+                );
                 after = page.next;
             }
         }
     }
-    assert_eq!(totals(&one, 0, "wide").await?, (ROUNDS, ROUNDS * ROWS));
-    assert_eq!(one.end_epoch(state_id(0), 1).await?, Ok(cut(ROUNDS)));
-    assert!(one.prune_through(state_id(0), 1, cut(ROUNDS)).await?);
-    while one.collect_garbage(state_id(0), 7).await? > 0 {}
+    assert_eq!(
+        read_totals(&first_client, 0, "wide").await?,
+        (ROUNDS, ROUNDS * ROWS)
+    );
+    assert_eq!(
+        first_client.end_epoch(state_id(0), 1).await?,
+        Ok(cut(ROUNDS))
+    );
+    assert!(
+        first_client
+            .prune_through(state_id(0), 1, cut(ROUNDS))
+            .await?
+    );
+    while first_client.collect_garbage(state_id(0), 7).await? > 0 {}
     assert_eq!(server.run(&["KEYS", "*"]).lines().count(), 1, "the record");
     Ok(())
 }
@@ -405,20 +438,20 @@ async fn calls_to_a_hanging_server_time_out() -> Result<()> {
     assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
     server.signal("-STOP");
     let begun = Instant::now();
-    let hung = add(&live, 0, checkpoint(1, 1))
+    let error = add(&live, 0, checkpoint(1, 1))
         .await
         .expect_err("no answer");
-    assert_eq!(hung.kind(), ErrorKind::Retry);
+    assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(
-        hung.to_string().contains(&server.port.to_string()),
-        "{hung}"
+        error.to_string().contains(&server.port.to_string()),
+        "{error}"
     );
-    let hung = totals(&live, 0, "g").await.expect_err("no answer");
-    assert_eq!(hung.kind(), ErrorKind::Retry);
+    let error = read_totals(&live, 0, "g").await.expect_err("no answer");
+    assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(begun.elapsed() < Duration::from_secs(20), "in time");
     server.signal("-CONT");
     // The server now executes the requests that it received while it was stopped.
-    let (mut next, sum) = totals(&live, 0, "g").await?;
+    let (mut next, sum) = read_totals(&live, 0, "g").await?;
     assert_eq!(next, sum);
     while next < 5 {
         match add(&live, 0, checkpoint(next, 1)).await? {
@@ -426,7 +459,7 @@ async fn calls_to_a_hanging_server_time_out() -> Result<()> {
             Err(mismatch) => next = mismatch.actual.expect("a state").next_offset,
         }
     }
-    assert_eq!(totals(&live, 0, "g").await?, (5, 5));
+    assert_eq!(read_totals(&live, 0, "g").await?, (5, 5));
     Ok(())
 }
 
@@ -437,14 +470,16 @@ async fn reconnects_after_a_server_restart() -> Result<()> {
     rebuild(&live, 0).await?;
     assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
     server.kill();
-    let gone = totals(&live, 0, "g").await.expect_err("the server is down");
-    assert_eq!(gone.kind(), ErrorKind::Retry);
-    let gone = open(&server.short_timeouts())
+    let error = read_totals(&live, 0, "g")
         .await
         .expect_err("the server is down");
-    assert_eq!(gone.kind(), ErrorKind::Retry);
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    let error = open(&server.short_timeouts())
+        .await
+        .expect_err("the server is down");
+    assert_eq!(error.kind(), ErrorKind::Retry);
     server.restart();
-    assert_eq!(totals(&live, 0, "g").await?, (1, 1));
+    assert_eq!(read_totals(&live, 0, "g").await?, (1, 1));
     assert_eq!(add(&live, 0, checkpoint(1, 1)).await?, Ok(()));
     // All data is lost: a missing partition state is a mismatch, not an error.
     assert_eq!(server.run(&["FLUSHALL"]), "OK");
@@ -454,7 +489,7 @@ async fn reconnects_after_a_server_restart() -> Result<()> {
     );
     rebuild(&live, 0).await?;
     assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
-    assert_eq!(totals(&live, 0, "g").await?, (1, 1));
+    assert_eq!(read_totals(&live, 0, "g").await?, (1, 1));
     Ok(())
 }
 
@@ -475,7 +510,7 @@ async fn lost_connections_neither_lose_nor_duplicate_counts() -> Result<()> {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
             }
             if next % 7 == 0 {
-                match totals(&live, 0, "g").await {
+                match read_totals(&live, 0, "g").await {
                     Ok((next, total)) => assert_eq!(next, total),
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
                 }
@@ -493,7 +528,7 @@ async fn lost_connections_neither_lose_nor_duplicate_counts() -> Result<()> {
         Ok(())
     };
     tokio::try_join!(work, faults)?;
-    assert_eq!(totals(&live, 0, "g").await?, (STEPS, STEPS));
+    assert_eq!(read_totals(&live, 0, "g").await?, (STEPS, STEPS));
     Ok(())
 }
 
@@ -550,7 +585,7 @@ async fn a_lost_reply_is_detected() -> Result<()> {
         drops_reply.store(true, Ordering::Relaxed);
         assert_eq!(add(&live, 0, checkpoint(next, 1)).await?, Ok(()));
         assert!(!drops_reply.load(Ordering::Relaxed), "no reply was lost");
-        assert_eq!(totals(&live, 0, "g").await?, (next + 1, next + 1));
+        assert_eq!(read_totals(&live, 0, "g").await?, (next + 1, next + 1));
     }
     drops_reply.store(true, Ordering::Relaxed);
     assert_eq!(live.end_epoch(state_id(0), 1).await?, Ok(cut(3)));
@@ -568,9 +603,9 @@ fn script_commands() -> BTreeSet<String> {
         let path = file.path();
         if path.extension().is_some_and(|ending| ending == "lua") {
             let text = std::fs::read_to_string(&path).expect("a script");
-            let after = text.split("redis.call('").skip(1);
-            let after = after.chain(text.split("redis.pcall('").skip(1));
-            calls.extend(after.filter_map(|rest| Some(rest.split_once('\'')?.0.to_lowercase())));
+            let parts = text.split("redis.call('").skip(1);
+            let parts = parts.chain(text.split("redis.pcall('").skip(1));
+            calls.extend(parts.filter_map(|part| Some(part.split_once('\'')?.0.to_lowercase())));
         }
     }
     assert!(calls.len() > 10, "{calls:?}");
@@ -609,11 +644,11 @@ async fn documented_rights_are_sufficient() -> Result<()> {
     rebuild(&live, 0).await?;
     assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
     assert_eq!(add(&live, 0, checkpoint(1, 1)).await?, Ok(()));
-    assert_eq!(totals(&live, 0, "g").await?, (2, 2));
+    assert_eq!(read_totals(&live, 0, "g").await?, (2, 2));
     large_groups(&live).await?;
 
     let other_namespace = RedisLive::open(&options, &"green".parse().expect("a namespace")).await?;
-    let refused = totals(&other_namespace, 0, "g")
+    let refused = read_totals(&other_namespace, 0, "g")
         .await
         .expect_err("keys of another namespace");
     assert_eq!(refused.kind(), ErrorKind::Fatal);
@@ -628,11 +663,11 @@ async fn documented_rights_are_sufficient() -> Result<()> {
         diagnostics.iter().any(|text| text.contains("rights")),
         "{diagnostics:?}"
     );
-    let wrong = RedisOptions {
+    let wrong_password = RedisOptions {
         password: "simsalabim".to_owned().into(),
         ..options
     };
-    let refused = open(&wrong).await.expect_err("a wrong password");
+    let refused = open(&wrong_password).await.expect_err("a wrong password");
     assert_eq!(refused.kind(), ErrorKind::Fatal);
     let text = refused.to_string();
     assert!(
@@ -670,32 +705,32 @@ async fn large_group(
     const ROWS: i64 = 26_000;
     rebuild(live, partition).await?;
     for (batch, epoch) in [(0, 1), (1, 1), (2, 2)] {
-        let all = (0..ROWS).map(|row| (format!("{row:06}"), unit * (1 + batch)));
-        let one = Changes::from(rows("large", all));
-        let (believed, next) = (checkpoint(batch, epoch), cut(batch + 1));
-        let done = live.apply(state_id(partition), believed, next, &[VIEW], &one);
-        assert_eq!(done.await?, Ok(()));
+        let deltas = (0..ROWS).map(|row| (format!("{row:06}"), unit * (1 + batch)));
+        let changes = Changes::from(rows("large", deltas));
+        let (current, next) = (checkpoint(batch, epoch), cut(batch + 1));
+        let outcome = live.apply(state_id(partition), current, next, &[VIEW], &changes);
+        assert_eq!(outcome.await?, Ok(()));
         if batch == 1 {
             assert_eq!(live.end_epoch(state_id(partition), 1).await?, Ok(cut(2)));
         }
     }
-    let (mut after, mut found) = (None, 0);
+    let (mut after, mut row_count) = (None, 0);
     loop {
         let page = live
             .collect_deltas(state_id(partition), VIEW, (1, 2), after, 5_000)
             .await?;
         assert!(page.counts.values().iter().all(|count| *count == 6 * unit));
-        found += page.counts.len();
+        row_count += page.counts.len();
         let Some(last) = page.counts.len().checked_sub(1) else {
             break;
         };
         let row = page.rows.value(last);
-        assert_eq!(row, format!("{:06}", found - 1).as_bytes());
+        assert_eq!(row, format!("{:06}", row_count - 1).as_bytes());
         after = Some((b"large".to_vec(), row.to_vec()));
     }
-    assert_eq!(found, 26_000);
+    assert_eq!(row_count, 26_000);
     assert_eq!(
-        totals(live, partition, "large").await?,
+        read_totals(live, partition, "large").await?,
         (3, 6 * ROWS * unit)
     );
     assert!(live.prune_through(state_id(partition), 1, cut(2)).await?);
@@ -707,7 +742,7 @@ async fn large_group(
     let deleted = live.collect_garbage(state_id(partition), 100_000).await?;
     assert_eq!(deleted, others);
     assert_eq!(
-        totals(live, partition, "large").await?,
+        read_totals(live, partition, "large").await?,
         (3, 3 * ROWS * unit)
     );
     let rebuilt = live

@@ -6,7 +6,7 @@ use tests::certificates::Certificates;
 use tests::dedicated_servers::free_ports;
 
 use super::server::Server;
-use super::{add, checkpoint, open, rebuild, totals};
+use super::{add, checkpoint, open, read_totals, rebuild};
 
 #[tokio::test]
 async fn untrusted_servers_are_rejected() -> Result<()> {
@@ -34,8 +34,8 @@ async fn untrusted_servers_are_rejected() -> Result<()> {
     let live = open(&options).await?;
     rebuild(&live, 0).await?;
     assert_eq!(add(&live, 0, checkpoint(0, 1)).await?, Ok(()));
-    assert_eq!(totals(&live, 0, "g").await?, (1, 1));
-    for (ca_file, why) in [
+    assert_eq!(read_totals(&live, 0, "g").await?, (1, 1));
+    for (ca_file, expected) in [
         ("other.pem", "certificate"),
         ("missing.pem", "readable PEM file"),
     ] {
@@ -45,7 +45,7 @@ async fn untrusted_servers_are_rejected() -> Result<()> {
         };
         let refused = open(&options).await.expect_err("not trusted");
         assert_eq!(refused.kind(), ErrorKind::Fatal);
-        assert!(refused.to_string().contains(why), "{refused}");
+        assert!(refused.to_string().contains(expected), "{refused}");
     }
     Ok(())
 }

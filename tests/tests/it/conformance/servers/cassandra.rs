@@ -35,8 +35,8 @@ impl Keyspace {
 impl Stage for Keyspace {
     async fn create() -> Self {
         let namespace = servers::namespace();
-        let made = Cassandra::migrate(&options(), &namespace).await;
-        assert!(made.expect("a keyspace"), "the keyspace is new");
+        let created = Cassandra::migrate(&options(), &namespace).await;
+        assert!(created.expect("a keyspace"), "the keyspace is new");
         Self {
             namespace,
             folder: Folder::create().await,
@@ -76,11 +76,11 @@ async fn a_keyspace_is_created_once() -> Result<()> {
         "{diagnostics:?}"
     );
     let options = options();
-    let (one, other) = tokio::join!(
+    let (first, second) = tokio::join!(
         Cassandra::migrate(&options, &namespace),
         Cassandra::migrate(&options, &namespace)
     );
-    assert!(one? || other?, "neither created it");
+    assert!(first? || second?, "neither created it");
     assert!(!Cassandra::migrate(&options, &namespace).await?);
     assert_eq!(
         Cassandra::diagnostics(&options, &namespace).await?,
@@ -104,45 +104,47 @@ async fn old_runs_are_deleted() -> Result<()> {
 #[tokio::test]
 async fn a_lease_outlives_its_holder_briefly() -> Result<()> {
     let namespace = servers::namespace();
-    let short = CassandraOptions {
+    let short_lease = CassandraOptions {
         lease_ms: 10_000,
         ..options()
     };
-    Cassandra::migrate(&short, &namespace).await?;
-    let leases = Cassandra::open(&short, &namespace).await?.leases();
+    Cassandra::migrate(&short_lease, &namespace).await?;
+    let leases = Cassandra::open(&short_lease, &namespace).await?.leases();
     // Shutting down the runtime also ends the task that renews the lease, as the death of a process
     // does.
-    let dying = short.clone();
-    let dying_namespace = namespace.clone();
+    let victim_options = short_lease.clone();
+    let victim_namespace = namespace.clone();
     let dead = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let held = runtime.block_on(async {
-            let leases = Cassandra::open(&dying, &dying_namespace).await?.leases();
+        let lease = runtime.block_on(async {
+            let leases = Cassandra::open(&victim_options, &victim_namespace)
+                .await?
+                .leases();
             leases.acquire("work", "victim").await
         });
         runtime.shutdown_background();
-        held
+        lease
     });
     let dead = dead.join().expect("a thread that ends")?;
     let _dead = dead.expect("the lease");
-    let acquired = leases.acquire("work", "heir").await?;
-    let acquired = acquired.expect_err("a lease that has not expired");
-    assert!(acquired.starts_with("victim (since 20"), "{acquired}");
+    let refused = leases.acquire("work", "heir").await?;
+    let refused = refused.expect_err("a lease that has not expired");
+    assert!(refused.starts_with("victim (since 20"), "{refused}");
     let started = Instant::now();
-    let held = loop {
-        if let Ok(held) = leases.acquire("work", "heir").await? {
-            break held;
+    let lease = loop {
+        if let Ok(lease) = leases.acquire("work", "heir").await? {
+            break lease;
         }
         assert!(started.elapsed() < WAIT_MAX, "the lease never expires");
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
     // Without renewal the holder considers the lease lost after eight seconds.
     tokio::time::sleep(Duration::from_secs(9)).await;
-    assert!(!held.lost().is_cancelled(), "the renewed lease was lost");
-    let acquired = leases.acquire("work", "somebody").await?;
-    assert!(acquired.is_err(), "the lease was free");
-    held.release().await;
-    Cassandra::remove(&short, &namespace).await
+    assert!(!lease.lost().is_cancelled(), "the renewed lease was lost");
+    let refused = leases.acquire("work", "somebody").await?;
+    assert!(refused.is_err(), "the lease was free");
+    lease.release().await;
+    Cassandra::remove(&short_lease, &namespace).await
 }
 
 /// Calls end in time when a server accepts connections and does not answer.
@@ -153,7 +155,7 @@ async fn a_hanging_server_is_reported() -> Result<()> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
-    let through = CassandraOptions {
+    let hanging = CassandraOptions {
         nodes: listener.local_addr().expect("an address").to_string(),
         request_timeout_ms: 500,
         retry_timeout_ms: 500,
@@ -162,10 +164,10 @@ async fn a_hanging_server_is_reported() -> Result<()> {
     };
     // The server accepts connections and does not answer.
     let started = Instant::now();
-    let error = Cassandra::open(&through, &namespace).await;
+    let error = Cassandra::open(&hanging, &namespace).await;
     let error = error.expect_err("no message");
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-    assert!(error.to_string().contains(&through.nodes), "{error}");
+    assert!(error.to_string().contains(&hanging.nodes), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30), "{error}");
     Cassandra::remove(&options(), &namespace).await
 }
@@ -173,7 +175,7 @@ async fn a_hanging_server_is_reported() -> Result<()> {
 /// Requests wait for the client's concurrency limit as long as others are answered. This wait does
 /// not count as the server's time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_beyond_the_concurrency_limit_are_answered() -> Result<()> {
+async fn requests_beyond_the_concurrency_limit_succeed() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
     // Executed one by one, they take longer than a request may take with its retries.
@@ -225,7 +227,7 @@ async fn wrong_options_are_named() {
 /// The client connects only to a node whose certificate the configured authority signed, and the
 /// node accepts only the right password. Errors give the reason and no password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
+async fn untrusted_nodes_and_wrong_passwords_are_refused() -> Result<()> {
     let certificates = Certificates::generate();
     let cassandra = DedicatedServer::secure_cassandra(&certificates.file("both.pem"));
     let right = CassandraOptions {
@@ -239,14 +241,14 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
     let namespace = servers::namespace();
     // The server creates the user shortly after it starts to answer.
     let started = Instant::now();
-    let made = loop {
+    let created = loop {
         match Cassandra::migrate(&right, &namespace).await {
             Err(error) if started.elapsed() > Duration::from_secs(60) => return Err(error),
             Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
-            Ok(made) => break made,
+            Ok(created) => break created,
         }
     };
-    assert!(made);
+    assert!(created);
     let diagnostics = Cassandra::diagnostics(&right, &namespace).await?;
     assert_eq!(diagnostics, Vec::<String>::new());
     let views = Cassandra::open(&right, &namespace).await?.views();
@@ -259,7 +261,7 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
         ca_file: certificates.file(file),
         ..right.clone()
     };
-    for (options, why) in [
+    for (options, expected) in [
         (with(password, "ca.pem"), "user or password"),
         (with("cassandra", "other.pem"), "certificate"),
         (with("cassandra", "missing.pem"), "missing.pem"),
@@ -269,7 +271,7 @@ async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
         let error = refused.expect_err("an authentication error");
         let message = error.to_string();
         assert!(
-            message.contains(why) && !message.contains(password),
+            message.contains(expected) && !message.contains(password),
             "{message}"
         );
         assert_eq!(error.kind(), ErrorKind::Fatal, "{message}");

@@ -1,4 +1,4 @@
-//! Records on Cassandra: lost answers, and migration of the tables that records replace.
+//! Records on Cassandra: lost replies, and migration of the tables that records replace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +29,14 @@ fn options() -> CassandraOptions {
     servers::cassandra_options(&servers::cassandra())
 }
 
-/// Makes a change, and delays the answers to requests that contain `text` for longer than a request
+/// Runs a change and delays the replies to requests that contain `text` for longer than a request
 /// may take.
-async fn with_late_answers<T>(
+async fn with_late_replies<T>(
     gate: &Gate,
     text: &'static str,
     change: impl Future<Output = T>,
 ) -> T {
-    gate.hold_answer_to(text);
+    gate.hold_reply_to(text);
     let release = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         gate.hold(Holds::Nothing);
@@ -44,37 +44,37 @@ async fn with_late_answers<T>(
     tokio::join!(change, release).0
 }
 
-/// A change whose answer is lost happens once, and the writer detects that it happened.
+/// A change whose reply is lost is applied once, and the writer detects that it was applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_without_an_answer_is_detected() -> Result<()> {
+async fn a_change_without_a_reply_is_detected() -> Result<()> {
     let namespace = servers::namespace();
     Cassandra::migrate(&options(), &namespace).await?;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&servers::cassandra(), &gate).await;
-    let through = CassandraOptions {
+    let proxy = Proxy::start(&servers::cassandra(), &gate).await;
+    let gated = CassandraOptions {
         nodes: proxy.address.clone(),
         request_timeout_ms: 500,
         retry_timeout_ms: 60_000,
         ..options()
     };
-    let records = Cassandra::open(&through, &namespace).await?.records();
+    let records = Cassandra::open(&gated, &namespace).await?.records();
     let (first, second) = (json!("lost-insert"), json!("lost-update"));
     let insert = records.compare_and_set("s", "n", None, Some(&first));
-    assert!(with_late_answers(&gate, "lost-insert", insert).await?);
+    assert!(with_late_replies(&gate, "lost-insert", insert).await?);
     let update = records.compare_and_set("s", "n", Some(1), Some(&second));
-    assert!(with_late_answers(&gate, "lost-update", update).await?);
+    assert!(with_late_replies(&gate, "lost-update", update).await?);
     let record = records.get("s", "n").await?.expect("a record");
     assert_eq!((record.version, record.value), (2, second));
     let nothing = json!({});
     let add = reconciliations::add(&records, PLAYS, "lost-addition", 5, &nothing);
-    assert_eq!(with_late_answers(&gate, "lost-addition", add).await?, 1);
-    let found = reconciliations::list(&records, PLAYS, None, 10).await?;
-    assert_eq!(found.len(), 1);
+    assert_eq!(with_late_replies(&gate, "lost-addition", add).await?, 1);
+    let listed = reconciliations::list(&records, PLAYS, None, 10).await?;
+    assert_eq!(listed.len(), 1);
     Cassandra::remove(&options(), &namespace).await
 }
 
 /// Creates the tables of version 6 of the keyspace, with rows.
-async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
+async fn create_old_tables(namespace: &Namespace) -> Result<Cql> {
     Cassandra::migrate(&options(), namespace).await?;
     let cql = Cql::connect(namespace).await;
     cql.run("DROP TABLE records", ()).await;
@@ -98,9 +98,15 @@ async fn make_old_tables(namespace: &Namespace) -> Result<Cql> {
     for number in COMPARISONS {
         let insert = "INSERT INTO reconciliations (source, part, number, id, at_ms, record)
                       VALUES ('plays', ?, ?, ?, ?, ?) IF NOT EXISTS";
-        let at = number.cast_signed();
+        let signed_number = number.cast_signed();
         let record = json!({"n": number, "text": "ü'\""}).to_string();
-        let values = (at / 1_000, at, format!("id {number}"), 10 * at, record);
+        let values = (
+            signed_number / 1_000,
+            signed_number,
+            format!("id {number}"),
+            10 * signed_number,
+            record,
+        );
         assert_eq!(cql.try_apply(insert, values).await, Ok(true));
     }
     // The writer of this comparison died before it stored the newest number.
@@ -124,11 +130,20 @@ async fn add_old_erasure(cql: &Cql, number: u64) -> Result<bool, String> {
                                   finished_at_ms, receipt)
                 VALUES ('all', ?, 'listener', ?, ?, 'desk', 'ticket', null, 'null');
         APPLY BATCH";
-    let at = number.cast_signed();
-    let before = (number > 1).then_some(at - 1);
+    let signed_number = number.cast_signed();
+    let previous = (number > 1).then_some(signed_number - 1);
     let person = person(number);
-    cql.try_apply(text, (at, before, at, &person[..], 1_000 + at))
-        .await
+    cql.try_apply(
+        text,
+        (
+            signed_number,
+            previous,
+            signed_number,
+            &person[..],
+            1_000 + signed_number,
+        ),
+    )
+    .await
 }
 
 async fn insert_old_note(cql: &Cql, scope: &str, name: &str, value: &Value) {
@@ -177,8 +192,8 @@ async fn check_migrated(namespace: &Namespace, cql: &Cql, erasures: u64) -> Resu
     check_comparisons(&records).await?;
     let text = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
     let tables: Vec<(String,)> = cql.read(text, (namespace.identifier("backstitch"),)).await;
-    for gone in ["erasures", "reconciliations", "reconciliation_notes"] {
-        assert!(tables.iter().all(|(table,)| table != gone), "{gone}");
+    for dropped in ["erasures", "reconciliations", "reconciliation_notes"] {
+        assert!(tables.iter().all(|(table,)| table != dropped), "{dropped}");
     }
     assert!(
         !Cassandra::migrate(&options(), namespace).await?,
@@ -188,13 +203,19 @@ async fn check_migrated(namespace: &Namespace, cql: &Cql, erasures: u64) -> Resu
 }
 
 async fn check_comparisons(records: &CassandraRecords) -> Result<()> {
-    let found = reconciliations::list(records, PLAYS, None, 1_000).await?;
-    let numbers: Vec<u64> = found.iter().map(|one| one.number).collect();
+    let comparisons = reconciliations::list(records, PLAYS, None, 1_000).await?;
+    let numbers: Vec<u64> = comparisons
+        .iter()
+        .map(|comparison| comparison.number)
+        .collect();
     assert_eq!(numbers, COMPARISONS.rev().collect::<Vec<u64>>());
-    for one in &found {
-        assert_eq!(one.id, format!("id {}", one.number));
-        assert_eq!(one.at_ms, 10 * one.number.cast_signed());
-        assert_eq!(one.record, json!({"n": one.number, "text": "ü'\""}));
+    for comparison in &comparisons {
+        assert_eq!(comparison.id, format!("id {}", comparison.number));
+        assert_eq!(comparison.at_ms, 10 * comparison.number.cast_signed());
+        assert_eq!(
+            comparison.record,
+            json!({"n": comparison.number, "text": "ü'\""})
+        );
     }
     let added = reconciliations::add(records, PLAYS, "id 1060", 1, &json!({})).await?;
     assert_eq!(added, *COMPARISONS.end());
@@ -204,8 +225,8 @@ async fn check_comparisons(records: &CassandraRecords) -> Result<()> {
         ("alerts", "one", Some(json!({"tries": 1}))),
         ("alerts", "delivered", None),
     ] {
-        let found = records.get(scope, name).await?.map(|record| record.value);
-        assert_eq!(found, value, "{scope} {name}");
+        let comparisons = records.get(scope, name).await?.map(|record| record.value);
+        assert_eq!(comparisons, value, "{scope} {name}");
     }
     Ok(())
 }
@@ -215,7 +236,7 @@ async fn check_comparisons(records: &CassandraRecords) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_of_earlier_tables_are_migrated() -> Result<()> {
     let namespace = servers::namespace();
-    let cql = make_old_tables(&namespace).await?;
+    let cql = create_old_tables(&namespace).await?;
     let ended = CancellationToken::new();
     let erase = async {
         let (mut newest, mut refused) = (ERASURES, 0);
@@ -249,14 +270,16 @@ async fn rows_of_earlier_tables_are_migrated() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_migration_is_completed() -> Result<()> {
     let namespace = servers::namespace();
-    let cql = make_old_tables(&namespace).await?;
+    let cql = create_old_tables(&namespace).await?;
     insert_old_note(&cql, "alerts", "delivered", &json!({"tries": 0})).await;
     let change = "UPDATE reconciliation_notes SET value = ? WHERE scope = ? AND name = ? IF EXISTS";
-    let before = json!({"rounds": 2}).to_string();
-    let changed = cql.try_apply(change, (before, "schedules", "daily")).await;
+    let old_value = json!({"rounds": 2}).to_string();
+    let changed = cql
+        .try_apply(change, (old_value, "schedules", "daily"))
+        .await;
     assert_eq!(changed, Ok(true));
     let mut delay_ms = 100;
-    let killed_after = async |delay_ms| {
+    let migrate_for = async |delay_ms| {
         let options = options();
         let migrate = Box::pin(Cassandra::migrate(&options, &namespace));
         tokio::time::timeout(Duration::from_millis(delay_ms), migrate).await
@@ -272,22 +295,24 @@ async fn a_killed_migration_is_completed() -> Result<()> {
         !cql.read::<(String,)>(text, ()).await.is_empty()
     };
     while !copied().await {
-        let done = killed_after(delay_ms).await;
+        let outcome = migrate_for(delay_ms).await;
         assert!(
-            done.is_err(),
-            "it was not killed after {delay_ms} ms: {done:?}"
+            outcome.is_err(),
+            "it was not killed after {delay_ms} ms: {outcome:?}"
         );
         delay_ms += 150;
     }
     let delivered =
         "DELETE FROM reconciliation_notes WHERE scope = 'alerts' AND name = 'delivered' IF EXISTS";
     assert_eq!(cql.try_apply(delivered, ()).await, Ok(true));
-    let now = json!({"rounds": 3}).to_string();
-    let changed = cql.try_apply(change, (now, "schedules", "daily")).await;
+    let new_value = json!({"rounds": 3}).to_string();
+    let changed = cql
+        .try_apply(change, (new_value, "schedules", "daily"))
+        .await;
     assert_eq!(changed, Ok(true));
     loop {
-        match killed_after(delay_ms).await {
-            Ok(done) => break assert!(done?, "it moved the rest"),
+        match migrate_for(delay_ms).await {
+            Ok(migrated) => break assert!(migrated?, "it moved the rest"),
             Err(_) => delay_ms += 300,
         }
     }

@@ -63,11 +63,11 @@ fn versions(marker: u8) -> Vec<NewVersion> {
 
 async fn run_operation(
     views: &CassandraViews,
-    run_operation: Operation,
+    operation: Operation,
     stamp_us: i64,
     marker: u8,
 ) -> Result<()> {
-    match run_operation {
+    match operation {
         Operation::Rows => {
             views
                 .publish(PLAYS, AGGREGATE, 1, stamp_us, &rows(i64::from(marker)))
@@ -98,17 +98,17 @@ async fn check_written_by(views: &CassandraViews, marker: u8) -> Result<()> {
         let nodes = views.nodes(BOARD, key, &names).await?;
         assert!(nodes.iter().all(Option::is_some), "{key:?}: {nodes:?}");
     }
-    let parts: Vec<PartitionQuery> = (0..2_000_i64)
+    let queries: Vec<PartitionQuery> = (0..2_000_i64)
         .step_by(256)
         .map(|key| PartitionQuery {
             partition: key.to_be_bytes()[..7].to_vec(),
             range: (Vec::new(), None),
         })
         .collect();
-    let found = views.rows(AGGREGATE, &parts).await?.expect("a table");
-    assert_eq!(found.counts.iter().flatten().count(), 2_000);
+    let table_rows = views.rows(AGGREGATE, &queries).await?.expect("a table");
+    assert_eq!(table_rows.counts.iter().flatten().count(), 2_000);
     assert!(
-        found
+        table_rows
             .counts
             .iter()
             .flatten()
@@ -117,41 +117,41 @@ async fn check_written_by(views: &CassandraViews, marker: u8) -> Result<()> {
     Ok(())
 }
 
-async fn begin(views: &CassandraViews) -> Result<i64> {
+async fn begin_publishing_both(views: &CassandraViews) -> Result<i64> {
     let results = [AGGREGATE, BOARD].map(|view| (view.to_owned(), "result".to_owned()));
     views
         .begin_publishing(PLAYS, 1, &BTreeMap::from(results), 1)
         .await
 }
 
-fn shapes() -> [ViewShape; 2] {
-    let none = KeyShape::default;
+fn view_shapes() -> [ViewShape; 2] {
+    let no_columns = KeyShape::default;
     [
         ViewShape::Aggregate(AggregateShape {
             view: AGGREGATE.to_owned(),
-            group: none(),
+            group: no_columns(),
             partition: BucketWidth::All,
-            row: none(),
+            row: no_columns(),
         }),
         ViewShape::Board(BoardShape {
             view: BOARD.to_owned(),
-            key: none(),
-            boards: none(),
-            member: none(),
-            score: none(),
-            payload: none(),
+            key: no_columns(),
+            boards: no_columns(),
+            member: no_columns(),
+            score: no_columns(),
+            payload: no_columns(),
         }),
     ]
 }
 
-/// A keyspace with two clients; the requests of the first one can be held at the gate.
-async fn two_clients(
+/// A keyspace with two clients; the gate can delay the requests of the first client.
+async fn open_two_clients(
     options: &CassandraOptions,
     namespace: &Namespace,
     gate: &Arc<Gate>,
 ) -> Result<(Proxy, Arc<CassandraViews>, CassandraViews)> {
     Cassandra::migrate(options, namespace).await?;
-    let proxy = Proxy::to(&servers::cassandra(), gate).await;
+    let proxy = Proxy::start(&servers::cassandra(), gate).await;
     let gated = CassandraOptions {
         nodes: proxy.address.clone(),
         ..options.clone()
@@ -161,8 +161,8 @@ async fn two_clients(
     Ok((proxy, Arc::new(slow), quick))
 }
 
-/// Once a newer attempt has published, late requests of a held writer change nothing, for any
-/// operation.
+/// Once a newer attempt has published, late requests of a delayed writer change nothing. This holds
+/// for every operation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_requests_change_nothing() -> Result<()> {
     let namespace = servers::namespace();
@@ -171,8 +171,8 @@ async fn late_requests_change_nothing() -> Result<()> {
         ..servers::cassandra_options(&servers::cassandra())
     };
     let gate = Arc::<Gate>::default();
-    let (_proxy, slow, views) = two_clients(&options, &namespace, &gate).await?;
-    for shape in shapes() {
+    let (_proxy, slow, views) = open_two_clients(&options, &namespace, &gate).await?;
+    for shape in view_shapes() {
         views.ensure_view(PLAYS, &shape).await?;
     }
     views.propose(PLAYS, 1, &[Cut::start()], "t", 1).await?;
@@ -181,17 +181,19 @@ async fn late_requests_change_nothing() -> Result<()> {
     for delay_ms in [0, 4, 8, 15, 30, 60] {
         for operation in [Operation::Rows, Operation::Versions, Operation::Collect] {
             marker += 2;
-            let stamp_us = begin(&slow).await?;
-            let late = Arc::clone(&slow);
+            let stamp_us = begin_publishing_both(&slow).await?;
+            let late_writer = Arc::clone(&slow);
             let mut task = JoinSet::new();
-            task.spawn(async move { run_operation(&late, operation, stamp_us, marker).await });
+            task.spawn(
+                async move { run_operation(&late_writer, operation, stamp_us, marker).await },
+            );
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             gate.hold(Holds::Requests);
             // Wait until the requests have reached the gate.
             tokio::time::sleep(Duration::from_millis(5)).await;
-            let newer = begin(&views).await?;
+            let newer_stamp_us = begin_publishing_both(&views).await?;
             for operation in [Operation::Rows, Operation::Versions, Operation::Collect] {
-                run_operation(&views, operation, newer, marker + 1).await?;
+                run_operation(&views, operation, newer_stamp_us, marker + 1).await?;
             }
             check_written_by(&views, marker + 1).await?;
             gate.hold(Holds::Nothing);
@@ -222,16 +224,16 @@ async fn a_late_cleanup_drops_nothing() -> Result<()> {
         ..servers::cassandra_options(&servers::cassandra())
     };
     let gate = Arc::<Gate>::default();
-    let (_proxy, slow, views) = two_clients(&options, &namespace, &gate).await?;
+    let (_proxy, slow, views) = open_two_clients(&options, &namespace, &gate).await?;
     views.propose(PLAYS, 1, &[Cut::start()], "t", 1).await?;
     views.seal(PLAYS, 1, "t").await?;
     for delay_ms in [0, 3, 6, 10, 20, 40, 80, 160, 320] {
-        let [shape, _] = shapes();
+        let [shape, _] = view_shapes();
         views.ensure_view(PLAYS, &shape).await?;
-        let stamp_us = begin(&slow).await?;
-        let late = Arc::clone(&slow);
+        let stamp_us = begin_publishing_both(&slow).await?;
+        let late_writer = Arc::clone(&slow);
         let mut task = JoinSet::new();
-        task.spawn(async move { late.forget_views(PLAYS, (1, stamp_us), &[]).await });
+        task.spawn(async move { late_writer.forget_views(PLAYS, (1, stamp_us), &[]).await });
         tokio::time::sleep(Duration::from_millis(delay_ms)).await;
         gate.hold(Holds::Requests);
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -239,10 +241,14 @@ async fn a_late_cleanup_drops_nothing() -> Result<()> {
         let results = BTreeMap::from([(AGGREGATE.to_owned(), result.clone())]);
         let publish = async || {
             views.ensure_view(PLAYS, &shape).await?;
-            let newer = views.begin_publishing(PLAYS, 1, &results, 1).await?;
+            let newer_stamp_us = views.begin_publishing(PLAYS, 1, &results, 1).await?;
             let rows = rows(delay_ms.cast_signed());
-            views.publish(PLAYS, AGGREGATE, 1, newer, &rows).await?;
-            views.complete(PLAYS, (1, newer), &results, false, 1).await
+            views
+                .publish(PLAYS, AGGREGATE, 1, newer_stamp_us, &rows)
+                .await?;
+            views
+                .complete(PLAYS, (1, newer_stamp_us), &results, false, 1)
+                .await
         };
         while let Err(error) = publish().await {
             assert_eq!(error.kind(), ErrorKind::Reject, "{delay_ms}: {error}");
@@ -256,9 +262,9 @@ async fn a_late_cleanup_drops_nothing() -> Result<()> {
             .expect("a task")
             .expect("the task ends");
         eprintln!("{delay_ms} ms: {ended:?}");
-        let seen = views.runs(PLAYS).await?;
+        let runs = views.runs(PLAYS).await?;
         assert_eq!(
-            seen.complete_epochs.get(AGGREGATE),
+            runs.complete_epochs.get(AGGREGATE),
             Some(&1),
             "after {delay_ms} ms"
         );
@@ -268,8 +274,8 @@ async fn a_late_cleanup_drops_nothing() -> Result<()> {
             partition: 0_i64.to_be_bytes()[..7].to_vec(),
             range: (Vec::new(), None),
         };
-        let found = views.rows(AGGREGATE, &[query]).await?.expect("a table");
-        assert_eq!(found.counts.iter().flatten().count(), 256);
+        let table_rows = views.rows(AGGREGATE, &[query]).await?.expect("a table");
+        assert_eq!(table_rows.counts.iter().flatten().count(), 256);
     }
     Cassandra::remove(&options, &namespace).await
 }

@@ -1,9 +1,9 @@
 //! Kafka.
 
-mod made_again;
 mod more_partitions;
+mod recreated_topic;
 mod secure;
-mod silence;
+mod silent_broker;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rdkafka::config::{ClientConfig, FromClientConfig};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset as TopicOffset, TopicPartitionList};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
@@ -83,20 +83,20 @@ fn client<T: FromClientConfig>(settings: &[(&str, &str)]) -> T {
 }
 
 /// Waits until a member is assigned exactly these partitions.
-async fn wait_assigned(share: &mut GroupMembership, expected: &[u32]) {
+async fn wait_assigned(membership: &mut GroupMembership, expected: &[u32]) {
     let expected = Assignment::Some(expected.iter().copied().collect());
     let reached = async {
-        while share.assigned() != expected {
-            share.changed().await;
+        while membership.assigned() != expected {
+            membership.changed().await;
         }
     };
     let reached = tokio::time::timeout(WAIT_MAX, reached).await;
-    reached.unwrap_or_else(|_| panic!("{:?} instead of {expected:?}", share.assigned()));
+    reached.unwrap_or_else(|_| panic!("{:?} instead of {expected:?}", membership.assigned()));
 }
 
-fn mine(share: &GroupMembership) -> BTreeSet<u32> {
-    match share.assigned() {
-        Assignment::Some(mine) => mine,
+fn assigned_partitions(membership: &GroupMembership) -> BTreeSet<u32> {
+    match membership.assigned() {
+        Assignment::Some(partitions) => partitions,
         Assignment::All => panic!("everything"),
     }
 }
@@ -111,14 +111,18 @@ async fn members_share_and_take_over() -> Result<()> {
         session_timeout_ms: 20_000,
         ..options()
     };
-    let one = KafkaLog::open(&options, &topics.namespace)?;
-    let other = KafkaLog::open(&options, &topics.namespace)?;
-    one.ensure_topic(TOPIC, 4).await?;
-    let mut first = one.join_group(TOPIC).await?;
+    let first_log = KafkaLog::open(&options, &topics.namespace)?;
+    let second_log = KafkaLog::open(&options, &topics.namespace)?;
+    first_log.ensure_topic(TOPIC, 4).await?;
+    let mut first = first_log.join_group(TOPIC).await?;
     wait_assigned(&mut first, &[0, 1, 2, 3]).await;
-    let mut second = other.join_group(TOPIC).await?;
+    let mut second = second_log.join_group(TOPIC).await?;
     let split = async {
-        while (mine(&first).len(), mine(&second).len()) != (2, 2) {
+        while (
+            assigned_partitions(&first).len(),
+            assigned_partitions(&second).len(),
+        ) != (2, 2)
+        {
             tokio::select! {
                 () = first.changed() => {}
                 () = second.changed() => {}
@@ -128,7 +132,7 @@ async fn members_share_and_take_over() -> Result<()> {
     tokio::time::timeout(WAIT_MAX, split)
         .await
         .expect("both halves");
-    assert!(mine(&first).is_disjoint(&mine(&second)));
+    assert!(assigned_partitions(&first).is_disjoint(&assigned_partitions(&second)));
     let started = Instant::now();
     first.leave().await;
     wait_assigned(&mut second, &[0, 1, 2, 3]).await;
@@ -139,8 +143,10 @@ async fn members_share_and_take_over() -> Result<()> {
     );
     // Added partitions are shared, too.
     let name = topics.namespace.topic(TOPIC);
-    let more = [NewPartitions::new(&name, 5)];
-    let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+    let new_partitions = [NewPartitions::new(&name, 5)];
+    let added = admin()
+        .create_partitions(&new_partitions, &AdminOptions::new())
+        .await;
     added.expect("adding")[0].as_ref().expect("added");
     wait_assigned(&mut second, &[0, 1, 2, 3, 4]).await;
     second.leave().await;
@@ -168,8 +174,8 @@ async fn create_topic(name: &str, settings: &[(&str, &str)]) {
     for (key, value) in settings {
         topic = topic.set(key, value);
     }
-    let made = admin().create_topics([&topic], &AdminOptions::new()).await;
-    made.expect("creating")[0].as_ref().expect("created");
+    let created = admin().create_topics([&topic], &AdminOptions::new()).await;
+    created.expect("creating")[0].as_ref().expect("created");
 }
 
 /// Reads a partition to its end in fetches of `records`, and returns offsets and values.
@@ -178,17 +184,17 @@ async fn read(log: &dyn LogRead, records: usize) -> Result<Vec<(i64, Vec<u8>)>> 
         records,
         bytes: usize::MAX,
     };
-    let mut found = Vec::new();
-    let mut from = log.spans(TOPIC).await?[0].start;
+    let mut entries = Vec::new();
+    let mut offset = log.spans(TOPIC).await?[0].start;
     loop {
-        let fetched = log.fetch(TOPIC, 0, from, limit).await?;
-        if fetched.next_offset == from {
-            assert_eq!(fetched.end, from, "the log has more records");
-            return Ok(found);
+        let fetched = log.fetch(TOPIC, 0, offset, limit).await?;
+        if fetched.next_offset == offset {
+            assert_eq!(fetched.end, offset, "the log has more records");
+            return Ok(entries);
         }
         let offsets = fetched.records.offsets.values().to_vec();
-        found.extend(offsets.into_iter().zip(bytes(&fetched.records.values)));
-        from = fetched.next_offset;
+        entries.extend(offsets.into_iter().zip(bytes(&fetched.records.values)));
+        offset = fetched.next_offset;
     }
 }
 
@@ -217,8 +223,8 @@ async fn gaps_are_skipped() -> Result<()> {
             producer.abort_transaction(WAIT_MAX).expect("aborted");
         }
     };
-    let values = |found: &[(i64, Vec<u8>)]| -> Vec<String> {
-        let texts = found
+    let values = |entries: &[(i64, Vec<u8>)]| -> Vec<String> {
+        let texts = entries
             .iter()
             .map(|(_, value)| String::from_utf8_lossy(value).into_owned());
         texts.collect()
@@ -230,29 +236,29 @@ async fn gaps_are_skipped() -> Result<()> {
     transaction(&["g", "h"], false);
     transaction(&["i"], false);
     for records in [1, 2, 100] {
-        let found = read(&*log, records).await?;
-        assert_eq!(values(&found), ["a", "b", "f"], "in fetches of {records}");
-        assert!(found.is_sorted());
+        let entries = read(&*log, records).await?;
+        assert_eq!(values(&entries), ["a", "b", "f"], "in fetches of {records}");
+        assert!(entries.is_sorted());
     }
     // A reader that waits at the end passes new gaps.
-    let mut at = log.spans(TOPIC).await?[0].end;
+    let mut offset = log.spans(TOPIC).await?[0].end;
     for round in 0..4 {
         transaction(&["lost"], false);
         let value = format!("kept {round}");
         transaction(&[&value], true);
-        let mut found = Vec::new();
+        let mut visible = Vec::new();
         let started = Instant::now();
         loop {
-            let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
+            let fetched = log.fetch(TOPIC, 0, offset, EVERYTHING).await?;
             // A commit may be acknowledged shortly before it is visible.
-            if fetched.next_offset == at && !found.is_empty() {
+            if fetched.next_offset == offset && !visible.is_empty() {
                 break;
             }
             assert!(started.elapsed() < WAIT_MAX, "no record is visible");
-            found.extend(bytes(&fetched.records.values));
-            at = fetched.next_offset;
+            visible.extend(bytes(&fetched.records.values));
+            offset = fetched.next_offset;
         }
-        assert_eq!(found, [value.into_bytes()]);
+        assert_eq!(visible, [value.into_bytes()]);
     }
     // Uncommitted records are invisible.
     producer.begin_transaction().expect("a transaction");
@@ -261,8 +267,8 @@ async fn gaps_are_skipped() -> Result<()> {
         .payload("open");
     producer.send(record).expect("sending");
     producer.flush(WAIT_MAX).expect("sent");
-    let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
-    assert_eq!((fetched.next_offset, fetched.end), (at, at));
+    let fetched = log.fetch(TOPIC, 0, offset, EVERYTHING).await?;
+    assert_eq!((fetched.next_offset, fetched.end), (offset, offset));
     producer.abort_transaction(WAIT_MAX).expect("aborted");
     topics.clear().await
 }
@@ -275,26 +281,25 @@ async fn deleted_records_are_out_of_range() -> Result<()> {
     log.ensure_topic(TOPIC, 1).await?;
     log.append(TOPIC, &[group((0..10).map(|n| n.to_string()))], 0)
         .await?;
-    let three = FetchLimit {
+    let limit = FetchLimit {
         records: 3,
         bytes: usize::MAX,
     };
-    assert_eq!(log.fetch(TOPIC, 0, 0, three).await?.next_offset, 3);
-    let mut before = TopicPartitionList::new();
+    assert_eq!(log.fetch(TOPIC, 0, 0, limit).await?.next_offset, 3);
+    let mut ends = TopicPartitionList::new();
     let name = topics.namespace.topic(TOPIC);
-    before
-        .add_partition_offset(&name, 0, At::Offset(7))
-        .expect("a place");
-    let deleted = admin().delete_records(&before, &AdminOptions::new()).await;
+    ends.add_partition_offset(&name, 0, TopicOffset::Offset(7))
+        .expect("an offset");
+    let deleted = admin().delete_records(&ends, &AdminOptions::new()).await;
     deleted.expect("deleting");
     assert_eq!(log.spans(TOPIC).await?, [Span { start: 7, end: 10 }]);
-    for from in [0, 3, 6] {
+    for offset in [0, 3, 6] {
         let error = log
-            .fetch(TOPIC, 0, from, EVERYTHING)
+            .fetch(TOPIC, 0, offset, EVERYTHING)
             .await
             .expect_err("deleted");
         assert!(
-            matches!(error, Error::OffsetOutOfRange { requested, start: 7, end: 10, .. } if requested == from),
+            matches!(error, Error::OffsetOutOfRange { requested, start: 7, end: 10, .. } if requested == offset),
             "{error}"
         );
     }
@@ -396,12 +401,12 @@ async fn a_recreated_topic_is_detected() -> Result<()> {
     log.ensure_topic(TOPIC, 1).await?;
     log.append(TOPIC, &[group((0..10).map(|n| format!("old {n}")))], 0)
         .await?;
-    let five = FetchLimit {
+    let limit = FetchLimit {
         records: 5,
         bytes: usize::MAX,
     };
     let last = log
-        .fetch(TOPIC, 0, 0, five)
+        .fetch(TOPIC, 0, 0, limit)
         .await?
         .records
         .last()
@@ -418,13 +423,13 @@ async fn a_recreated_topic_is_detected() -> Result<()> {
         recreate_topic(&*log).await;
         log.append(TOPIC, &[group((0..count).map(|n| format!("new {n}")))], 0)
             .await?;
-        let found = verify_log_identity(&*log, TOPIC, 0, tenth).await?;
+        let verified = verify_log_identity(&*log, TOPIC, 0, tenth).await?;
         assert_eq!(
-            matches!(found, Err(LogIdentityError::Shorter { .. })),
+            matches!(verified, Err(LogIdentityError::Shorter { .. })),
             shorter,
-            "{found:?}"
+            "{verified:?}"
         );
-        assert!(found.is_err());
+        assert!(verified.is_err());
         assert!(verify_log_identity(&*log, TOPIC, 0, last).await?.is_err());
         // A cached consumer never mixes records of both topics.
         let values: Vec<Vec<u8>> = read(&*log, 2).await?.into_iter().map(|r| r.1).collect();
@@ -463,8 +468,10 @@ async fn added_partitions_are_visible() -> Result<()> {
     log.ensure_topic(TOPIC, 1).await?;
     log.append(TOPIC, &[group(["a".to_owned()])], 0).await?;
     let name = topics.namespace.topic(TOPIC);
-    let more = [NewPartitions::new(&name, 3)];
-    let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+    let new_partitions = [NewPartitions::new(&name, 3)];
+    let added = admin()
+        .create_partitions(&new_partitions, &AdminOptions::new())
+        .await;
     added.expect("adding")[0].as_ref().expect("added");
     let started = Instant::now();
     while log.spans(TOPIC).await.map_or(0, |spans| spans.len()) < 3 {
@@ -504,8 +511,8 @@ async fn diagnostics_name_every_problem() -> Result<()> {
     while !log.spans(TOPIC).await.is_ok_and(|spans| spans.is_empty()) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let made = create_topics(&log, 2).await?;
-    assert!(!made.is_empty());
+    let created = create_topics(&log, 2).await?;
+    assert!(!created.is_empty());
     assert_eq!(create_topics(&log, 2).await?, []);
     assert_eq!(log.diagnostics().await?, Vec::<String>::new());
     topics.clear().await
@@ -557,8 +564,8 @@ async fn unreachable_brokers_are_named() -> Result<()> {
             "{:?}",
             started.elapsed()
         );
-        let mut share = log.join_group(TOPIC).await?;
-        let waited = tokio::time::timeout(Duration::from_millis(200), share.changed()).await;
+        let mut membership = log.join_group(TOPIC).await?;
+        let waited = tokio::time::timeout(Duration::from_millis(200), membership.changed()).await;
         assert!(waited.is_err(), "nothing is assigned");
     }
     Ok(())
@@ -580,15 +587,15 @@ async fn dead_letters_have_headers() -> Result<()> {
     };
     append_dead_letters(&*log, Source::Plays, &[letter], 1).await?;
     let consumer: BaseConsumer = client(&[("group.id", "nobody")]);
-    let mut place = TopicPartitionList::new();
+    let mut start = TopicPartitionList::new();
     let name = topics.namespace.topic(topic);
-    place
-        .add_partition_offset(&name, 0, At::Beginning)
-        .expect("a place");
-    consumer.assign(&place).expect("assigned");
+    start
+        .add_partition_offset(&name, 0, TopicOffset::Beginning)
+        .expect("an offset");
+    consumer.assign(&start).expect("assigned");
     let message = consumer
         .poll(WAIT_MAX)
-        .expect("an answer in time")
+        .expect("a message in time")
         .expect("a dead letter");
     let headers = message.headers().expect("headers").iter();
     let headers: Vec<_> = headers
@@ -622,11 +629,11 @@ async fn speed_layers_share_the_work() -> Result<()> {
         (from..from + 200).map(play).collect()
     };
     world.ingest(&plays(0)).await;
-    let one = world.speed().await;
+    let first = world.speed().await;
     world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
-    let other = world.speed().await;
-    let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
-    let reached = async || {
+    let second = world.speed().await;
+    let (stop_first, stop_second) = (CancellationToken::new(), CancellationToken::new());
+    let wait_until_counted = async || {
         let started = Instant::now();
         let spans = world.stores.log.spans(TOPIC).await.expect("the log");
         let ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
@@ -638,10 +645,10 @@ async fn speed_layers_share_the_work() -> Result<()> {
                 .read_deltas(Source::Plays, partitions, &[])
                 .await;
             let states = live.expect("live state").partition_states;
-            let at = states
+            let offsets = states
                 .iter()
                 .map(|state| state.as_ref().map_or(0, |s| s.position.next_offset));
-            if at.eq(ends.iter().copied()) {
+            if offsets.eq(ends.iter().copied()) {
                 break;
             }
             assert!(started.elapsed() < WAIT_MAX, "{states:?}");
@@ -649,22 +656,22 @@ async fn speed_layers_share_the_work() -> Result<()> {
         }
     };
     let scenario = async {
-        reached().await;
+        wait_until_counted().await;
         world.ingest(&plays(1000)).await;
-        reached().await;
-        stop_one.cancel();
+        wait_until_counted().await;
+        stop_first.cancel();
         world.ingest(&plays(2000)).await;
-        reached().await;
-        stop_other.cancel();
+        wait_until_counted().await;
+        stop_second.cancel();
     };
-    let (one, other, ()) = tokio::join!(
-        one.run(false, stop_one.clone()),
-        other.run(false, stop_other.clone()),
+    let (first, second, ()) = tokio::join!(
+        first.run(false, stop_first.clone()),
+        second.run(false, stop_second.clone()),
         scenario
     );
-    let (one, other) = (one.expect("speed"), other.expect("speed"));
-    assert_eq!(one.events + other.events, 600, "{one:?} {other:?}");
-    assert!(other.events > 0, "the other worker did not take over");
+    let (first, second) = (first.expect("speed"), second.expect("speed"));
+    assert_eq!(first.events + second.events, 600, "{first:?} {second:?}");
+    assert!(second.events > 0, "the other worker did not take over");
     delete_topics(&namespace).await;
     Ok(())
 }

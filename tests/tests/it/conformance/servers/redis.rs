@@ -19,7 +19,7 @@ struct Keys {
 }
 
 impl Keys {
-    async fn on(nodes: String) -> Self {
+    async fn create(nodes: String) -> Self {
         Self {
             options: RedisOptions {
                 nodes,
@@ -30,7 +30,7 @@ impl Keys {
         }
     }
 
-    async fn stores(&self) -> Result<Stores> {
+    async fn open_stores(&self) -> Result<Stores> {
         let live = RedisLive::open(&self.options, &self.namespace).await?;
         Ok(Stores {
             live: Arc::new(live),
@@ -46,7 +46,7 @@ const DELETE_ALL: &str = "local cursor = '0' repeat
     for _, key in ipairs(page[2]) do redis.call('UNLINK', key) end
 until cursor == '0'";
 
-/// A server's answer to a command.
+/// Runs a command on a server and returns the reply.
 fn run_command(address: &str, command: &[&str]) -> String {
     let (host, port) = address.rsplit_once(':').expect("host:port");
     let ran = Command::new("redis-cli")
@@ -58,7 +58,7 @@ fn run_command(address: &str, command: &[&str]) -> String {
 }
 
 /// Deletes all keys of a namespace on these nodes.
-fn clear(nodes: &[String], namespace: &Namespace) {
+fn delete_keys(nodes: &[String], namespace: &Namespace) {
     for node in nodes {
         run_command(
             node,
@@ -75,26 +75,26 @@ struct Cluster(Keys);
 
 impl Stage for Single {
     async fn create() -> Self {
-        Self(Keys::on(servers::redis()).await)
+        Self(Keys::create(servers::redis()).await)
     }
 
     async fn ports(&self) -> Result<Stores> {
-        self.0.stores().await
+        self.0.open_stores().await
     }
 
     async fn clear(self) -> Result<()> {
-        clear(&[self.0.options.nodes], &self.0.namespace);
+        delete_keys(&[self.0.options.nodes], &self.0.namespace);
         Ok(())
     }
 }
 
 impl Stage for Cluster {
     async fn create() -> Self {
-        Self(Keys::on(servers::redis_cluster()).await)
+        Self(Keys::create(servers::redis_cluster()).await)
     }
 
     async fn ports(&self) -> Result<Stores> {
-        self.0.stores().await
+        self.0.open_stores().await
     }
 
     async fn clear(self) -> Result<()> {
@@ -104,7 +104,7 @@ impl Stage for Cluster {
             let address = line.split(' ').nth(1)?.split('@').next()?;
             Some(address.to_owned())
         });
-        clear(&addresses.collect::<Vec<_>>(), &self.0.namespace);
+        delete_keys(&addresses.collect::<Vec<_>>(), &self.0.namespace);
         Ok(())
     }
 }
@@ -112,7 +112,7 @@ impl Stage for Cluster {
 mod alone {
     use super::Single;
 
-    crate::conformance::laws_of! { Single; live states live_scans }
+    crate::conformance::laws_of! { Single; live live_entries live_scans }
 
     #[test]
     fn live_state_follows_the_model() {
@@ -123,7 +123,7 @@ mod alone {
 mod cluster {
     use super::Cluster;
 
-    crate::conformance::laws_of! { Cluster; live states live_scans }
+    crate::conformance::laws_of! { Cluster; live live_entries live_scans }
 
     #[test]
     fn live_state_follows_the_model() {

@@ -2,7 +2,7 @@
 
 use stores::s3::{S3, S3Options};
 use stores::{Result, Server as _, Stores};
-use tests::scripted_server::{Answer, ScriptedServer};
+use tests::scripted_server::{ScriptedResponse, ScriptedServer};
 use tests::servers;
 
 use super::Stage;
@@ -71,8 +71,8 @@ async fn large_objects_are_read_completely() -> Result<()> {
     let archive = bucket.s3.archive();
     let bytes: Vec<u8> = (0..40_000_000_u32).map(|n| (n % 251) as u8).collect();
     archive.put("large", bytes.clone().into()).await?;
-    let found = archive.get("large").await?.expect("the object");
-    assert!(found == bytes, "{} bytes came back", found.len());
+    let read_back = archive.get("large").await?.expect("the object");
+    assert!(read_back == bytes, "{} bytes came back", read_back.len());
     Ok(())
 }
 
@@ -111,32 +111,46 @@ async fn an_unreachable_server_is_named() {
     }
 }
 
-const IS_MINE: &str = "<Error><Code>BucketAlreadyOwnedByYou</Code></Error>";
-const IS_TAKEN: &str = "<Error><Code>BucketAlreadyExists</Code></Error>";
-const IN_BETWEEN: &str = "<Error><Code>OperationAborted</Code></Error>";
+const OWNED_BY_US: &str = "<Error><Code>BucketAlreadyOwnedByYou</Code></Error>";
+const OWNED_BY_OTHER: &str = "<Error><Code>BucketAlreadyExists</Code></Error>";
+const ABORTED: &str = "<Error><Code>OperationAborted</Code></Error>";
 
 /// A bucket is created, exists, or belongs to another account. A bucket that was not created is
 /// never reported as created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_of_another_account_is_refused() {
-    const NONE: Answer = ("HEAD", 404, "");
-    let cases: [(&'static [Answer], std::result::Result<usize, &str>); 8] = [
+    const NO_BUCKET: ScriptedResponse = ("HEAD", 404, "");
+    let cases: [(
+        &'static [ScriptedResponse],
+        std::result::Result<usize, &str>,
+    ); 8] = [
         (&[("HEAD", 200, "")], Ok(0)),
-        (&[NONE, ("PUT", 200, "")], Ok(1)),
-        (&[NONE, ("PUT", 409, IS_MINE), ("HEAD", 200, "")], Ok(0)),
-        (&[NONE, ("PUT", 409, IS_TAKEN), ("HEAD", 200, "")], Ok(0)),
+        (&[NO_BUCKET, ("PUT", 200, "")], Ok(1)),
         (
-            &[NONE, ("PUT", 409, IS_TAKEN), ("HEAD", 403, "")],
+            &[NO_BUCKET, ("PUT", 409, OWNED_BY_US), ("HEAD", 200, "")],
+            Ok(0),
+        ),
+        (
+            &[NO_BUCKET, ("PUT", 409, OWNED_BY_OTHER), ("HEAD", 200, "")],
+            Ok(0),
+        ),
+        (
+            &[NO_BUCKET, ("PUT", 409, OWNED_BY_OTHER), ("HEAD", 403, "")],
             Err("has another owner; use another name"),
         ),
         (
-            &[NONE, ("PUT", 409, IN_BETWEEN), NONE, ("PUT", 200, "")],
+            &[
+                NO_BUCKET,
+                ("PUT", 409, ABORTED),
+                NO_BUCKET,
+                ("PUT", 200, ""),
+            ],
             Ok(1),
         ),
         (&[("HEAD", 403, "")], Err("use another bucket, or check")),
         (
             &[
-                NONE,
+                NO_BUCKET,
                 ("PUT", 403, "<Error><Code>AccessDenied</Code></Error>"),
             ],
             Err("AccessDenied); create the bucket"),
@@ -149,14 +163,14 @@ async fn a_bucket_of_another_account_is_refused() {
             ..options()
         };
         let s3 = S3::new(&options, &servers::namespace()).expect("a client");
-        let made = s3.migrate().await;
-        match (made, expected) {
-            (Ok(made), Ok(expected)) => assert_eq!(made.len(), expected, "{script:?}"),
+        let created = s3.migrate().await;
+        match (created, expected) {
+            (Ok(created), Ok(expected)) => assert_eq!(created.len(), expected, "{script:?}"),
             (Err(error), Err(expected)) => {
                 assert_eq!(error.kind(), stores::ErrorKind::Fatal, "{error}");
                 assert!(error.to_string().contains(expected), "{error}");
             }
-            (made, _) => panic!("{script:?}: {made:?}"),
+            (created, _) => panic!("{script:?}: {created:?}"),
         }
         server.end();
     }
@@ -167,13 +181,13 @@ async fn a_bucket_of_another_account_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_create_beside_a_failed_one_succeeds() -> Result<()> {
     use stores::archive::Created;
-    const CONFLICT: Answer = (
+    const CONFLICT: ScriptedResponse = (
         "PUT",
         409,
         "<Error><Code>ConditionalRequestConflict</Code></Error>",
     );
-    const NO_KEY: Answer = ("GET", 404, "<Error><Code>NoSuchKey</Code></Error>");
-    let scripts: [(&'static [Answer], Created); 3] = [
+    const NO_KEY: ScriptedResponse = ("GET", 404, "<Error><Code>NoSuchKey</Code></Error>");
+    let scripts: [(&'static [ScriptedResponse], Created); 3] = [
         (
             &[CONFLICT, NO_KEY, CONFLICT, NO_KEY, ("PUT", 200, "")],
             Created::New,

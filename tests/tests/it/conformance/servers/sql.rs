@@ -1,12 +1,12 @@
 //! PostgreSQL, and MySQL or MariaDB.
 
 mod apps;
+mod concurrency;
 mod deleted;
 mod dumps;
 mod faults;
+mod missed_changes;
 mod tls;
-mod together;
-mod unseen;
 
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ struct Schema {
 impl Schema {
     async fn new(server: Server) -> Self {
         let (options, namespace) = (server.options(), servers::namespace());
-        let made = EntityStore::migrate(&options, &namespace).await;
-        assert!(made.expect("a schema"), "the schema is new");
+        let created = EntityStore::migrate(&options, &namespace).await;
+        assert!(created.expect("a schema"), "the schema is new");
         Self {
             server,
             options,
@@ -103,7 +103,7 @@ impl Schema {
     }
 
     /// The statement that selects the schema in a session.
-    fn inside(&self) -> String {
+    fn select_statement(&self) -> String {
         let schema = self.name();
         match self.server {
             Postgres => format!("SET search_path TO {schema}, public;\n"),
@@ -113,8 +113,8 @@ impl Schema {
 
     /// Runs statements of an app in the schema.
     fn run(&self, statements: &str) -> String {
-        let done = self.server.run(&(self.inside() + statements));
-        done.unwrap_or_else(|error| panic!("{error}"))
+        let output = self.server.run(&(self.select_statement() + statements));
+        output.unwrap_or_else(|error| panic!("{error}"))
     }
 }
 

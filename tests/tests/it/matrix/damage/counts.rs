@@ -12,7 +12,7 @@ use tests::process::Server;
 use tests::servers::delete_keys;
 use tests::world::PARTITIONS;
 
-use super::{OWNER, PAUSE, RUNS_SEEN, own_plays, print_result, seed};
+use super::{OWNER, PAUSE, RUN_CACHE_TIME, owner_plays, print_result, seed};
 use crate::matrix::scene::{Scene, Setting};
 use tests::direct_access::{Cql, Redis};
 
@@ -35,10 +35,10 @@ fn group(job: &Job) -> Vec<u8> {
 async fn damaged_live_counts_are_repaired_on_servers() {
     let mut scene = Scene::begin(&Setting::shared_servers(), seed(30)).await;
     let worker = scene.worker();
-    scene.world.ingest(&own_plays(0, 60)).await;
+    scene.world.ingest(&owner_plays(0, 60)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
-    scene.world.ingest(&own_plays(60, 60)).await;
+    scene.world.ingest(&owner_plays(60, 60)).await;
     scene.ingest_plays(60).await;
     scene.settle().await;
     scene.check_owner().await;
@@ -56,18 +56,18 @@ async fn damaged_live_counts_are_repaired_on_servers() {
 
 /// Packed rows without the first row of each view.
 fn without_first_rows(mut string: &[u8]) -> Vec<u8> {
-    let (mut left, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut output, mut seen_views) = (Vec::new(), BTreeSet::new());
     while !string.is_empty() {
         let view = leb128::read(&mut string).expect("a view");
         let mut rows = leb128::read_bytes(&mut string).expect("rows");
-        if seen.insert(view) {
+        if seen_views.insert(view) {
             leb128::read_bytes(&mut rows).expect("a row");
             leb128::read(&mut rows).expect("a count");
         }
-        leb128::write(&mut left, view);
-        leb128::write_bytes(&mut left, rows);
+        leb128::write(&mut output, view);
+        leb128::write_bytes(&mut output, rows);
     }
-    left
+    output
 }
 
 /// Deletes one live row of the owner in each view.
@@ -80,17 +80,17 @@ async fn delete_fields(scene: &mut Scene) -> usize {
     let keys = redis.keys(&begin, &end).await;
     assert!(!keys.is_empty(), "the owner has live rows");
     for key in &keys {
-        let string: Vec<u8> = redis.ask("GET", &[key]).await;
-        let left = without_first_rows(&string);
-        assert!(left.len() < string.len());
-        let done: String = redis.ask("SET", &[key, &left]).await;
-        assert_eq!(done, "OK");
+        let string: Vec<u8> = redis.run_command("GET", &[key]).await;
+        let shortened = without_first_rows(&string);
+        assert!(shortened.len() < string.len());
+        let reply: String = redis.run_command("SET", &[key, &shortened]).await;
+        assert_eq!(reply, "OK");
     }
     assert!(scene.excess_served().await < 0, "the damage is not served");
-    let found = scene.expect_causes(DETAIL_VIEW, &["lost_live"]).await;
-    assert_eq!(found["differ"], 1, "{found}");
-    let one = &found["differences"][0];
-    assert_eq!(one["key"]["owner_id"], OWNER, "{found}");
+    let report = scene.expect_causes(DETAIL_VIEW, &["lost_live"]).await;
+    assert_eq!(report["differ"], 1, "{report}");
+    let difference = &report["differences"][0];
+    assert_eq!(difference["key"]["owner_id"], OWNER, "{report}");
     scene
         .expect_causes("plays_owner_quarter", &["lost_live"])
         .await;
@@ -103,21 +103,23 @@ async fn delete_fields(scene: &mut Scene) -> usize {
 
 /// Deletes all deltas of a partition: of the owner and of all others.
 async fn delete_epoch(scene: &mut Scene) -> i64 {
-    scene.world.ingest(&own_plays(120, 40)).await;
+    scene.world.ingest(&owner_plays(120, 40)).await;
     scene.ingest_plays(80).await;
     scene.settle().await;
     let namespace = scene.world.namespace().expect("servers").clone();
-    let at = partition(OWNER);
-    let owners: Vec<i64> = (1..6).filter(|owner| partition(*owner) == at).collect();
+    let owner_partition = partition(OWNER);
+    let owners: Vec<i64> = (1..6)
+        .filter(|owner| partition(*owner) == owner_partition)
+        .collect();
     assert!((1..5).contains(&owners.len()), "some others are there");
     let since = scene.answer_counts();
-    let keys = delete_keys(&format!("{{{namespace}:plays:{at}}}:p*"));
+    let keys = delete_keys(&format!("{{{namespace}:plays:{owner_partition}}}:p*"));
     assert!(keys > 5, "{keys}");
     assert!(scene.excess_served().await < 0, "the damage is not served");
-    let found = scene.expect_causes(DETAIL_VIEW, &["lost_live"]).await;
-    assert!(found["differ"].as_u64() > Some(20), "{found}");
+    let report = scene.expect_causes(DETAIL_VIEW, &["lost_live"]).await;
+    assert!(report["differ"].as_u64() > Some(20), "{report}");
     // Events keep arriving meanwhile.
-    scene.world.ingest(&own_plays(160, 10)).await;
+    scene.world.ingest(&owner_plays(160, 10)).await;
     scene.ingest_plays(20).await;
     scene.repair_all(DETAIL_VIEW).await;
     scene.record_damage(since, &owners);
@@ -129,7 +131,7 @@ async fn delete_epoch(scene: &mut Scene) -> i64 {
 /// Deletes all live state of a partition. Without a worker the comparison fails and says why; a
 /// worker rebuilds the state.
 async fn delete_partition_state(scene: &mut Scene) {
-    scene.world.ingest(&own_plays(170, 40)).await;
+    scene.world.ingest(&owner_plays(170, 40)).await;
     scene.catch_up().await;
     let namespace = scene.world.namespace().expect("servers").clone();
     scene.world.disturb();
@@ -148,20 +150,20 @@ async fn delete_partition_state(scene: &mut Scene) {
 
 /// The owner's events arrive again, and the worker's duplicate window contains none of them.
 async fn repeat_events(scene: &mut Scene) -> i64 {
-    scene.world.ingest(&own_plays(200, 20)).await;
+    scene.world.ingest(&owner_plays(200, 20)).await;
     scene.catch_up().await;
     tokio::time::sleep(PAUSE).await;
-    scene.world.ingest(&own_plays(190, 25)).await;
+    scene.world.ingest(&owner_plays(190, 25)).await;
     let speed = ["speed", "--until-caught-up"];
-    let forgetful = scene.start_with_setting("speed.dedup_window_ms = 1", &speed);
-    assert!(forgetful.wait(), "it counts");
-    let more = scene.excess_served().await;
-    assert!(more > 0, "the damage is not served");
+    let worker = scene.start_with_setting("speed.dedup_window_ms = 1", &speed);
+    assert!(worker.wait(), "it counts");
+    let excess = scene.excess_served().await;
+    assert!(excess > 0, "the damage is not served");
     scene.expect_causes(DETAIL_VIEW, &["duplicate"]).await;
     let applied = scene.repair_all(DETAIL_VIEW).await;
     assert!(applied["run"].is_u64(), "{applied}");
     scene.check_owner().await;
-    more
+    excess
 }
 
 /// A row of the owner in a table.
@@ -177,13 +179,13 @@ impl Row {
     async fn find(cql: &Cql, job: &Job) -> Self {
         let table = format!("rows_{}", cql.id(job.view()).await);
         let text = format!("SELECT part, row, count, epoch FROM {table}");
-        let all = cql.read::<(Vec<u8>, Vec<u8>, i64, i64)>(&text, ()).await;
+        let rows = cql.read::<(Vec<u8>, Vec<u8>, i64, i64)>(&text, ()).await;
         let group = group(job);
         // Markers have a negative epoch.
-        let is_own =
+        let is_owner_row =
             |(part, _, _, epoch): &(Vec<u8>, Vec<u8>, i64, i64)| part[8..] == group && *epoch >= 0;
-        let own = all.into_iter().find(is_own);
-        let (part, row, count, epoch) = own.expect("a row of the owner");
+        let owner_row = rows.into_iter().find(is_owner_row);
+        let (part, row, count, epoch) = owner_row.expect("a row of the owner");
         Self {
             table,
             part,
@@ -214,17 +216,17 @@ impl Row {
 async fn damaged_batch_rows_are_repaired_on_servers() {
     let mut scene = Scene::begin(&Setting::shared_servers(), seed(31)).await;
     let worker = scene.worker();
-    scene.world.ingest(&own_plays(0, 60)).await;
+    scene.world.ingest(&owner_plays(0, 60)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
-    scene.world.ingest(&own_plays(60, 30)).await;
+    scene.world.ingest(&owner_plays(60, 30)).await;
     scene.settle().await;
     let cql = Cql::connect(scene.world.namespace().expect("servers")).await;
     let job = Arc::clone(scene.world.catalog.job(TOTAL_VIEW).expect("the job"));
-    let own = Row::find(&cql, &job).await;
+    let owner_row = Row::find(&cql, &job).await;
     let download = [KeyValue::Text("download".to_owned())];
-    let other = job.row().encode_values(&download).expect("a row");
-    for (what, cause) in [
+    let download_row = job.row().encode_values(&download).expect("a row");
+    for (statement, cause) in [
         ("UPDATE TABLE SET count = 1000", "changed_row"),
         ("UPDATE TABLE SET count = -5", "changed_row"),
         ("DELETE FROM TABLE", "missing_row"),
@@ -236,17 +238,25 @@ async fn damaged_batch_rows_are_repaired_on_servers() {
         // Last: any later write has an earlier timestamp.
         (late_timestamp().as_str(), "changed_row"),
     ] {
-        let expected = match what {
-            "ADD WITH AN EPOCH" => own.add(&cql, &other, Some(own.epoch)).await,
-            "ADD WITHOUT" => own.add(&cql, &other, None).await,
-            _ => own.run(&cql, what).await,
+        let expected = match statement {
+            "ADD WITH AN EPOCH" => {
+                owner_row
+                    .add(&cql, &download_row, Some(owner_row.epoch))
+                    .await
+            }
+            "ADD WITHOUT" => owner_row.add(&cql, &download_row, None).await,
+            _ => owner_row.run(&cql, statement).await,
         };
-        check_damage(&mut scene, what, cause, expected).await;
+        check_damage(&mut scene, statement, cause, expected).await;
         if cause.is_empty() {
             continue;
         }
-        let again = Row::find(&cql, &job).await;
-        assert_eq!((again.count, again.epoch), (own.count, own.epoch), "{what}");
+        let reread = Row::find(&cql, &job).await;
+        assert_eq!(
+            (reread.count, reread.epoch),
+            (owner_row.count, owner_row.epoch),
+            "{statement}"
+        );
     }
     scene.compare().await;
     assert!(worker.end().0);
@@ -261,36 +271,40 @@ fn late_timestamp() -> String {
 }
 
 /// A damaged row is served, found, named and repaired.
-async fn check_damage(scene: &mut Scene, what: &str, cause: &str, expected: i64) {
-    tokio::time::sleep(RUNS_SEEN).await;
+async fn check_damage(scene: &mut Scene, statement: &str, cause: &str, expected: i64) {
+    tokio::time::sleep(RUN_CACHE_TIME).await;
     if cause.is_empty() {
         // The number is correct; only its provenance is missing.
         scene.expect_no_difference(TOTAL_VIEW).await;
         return;
     }
     // A server that has not read the row before, and may cache it.
-    let other = Server::start(scene.installation.data(), &[]);
+    let other_server = Server::start(scene.installation.data(), &[]);
     assert_ne!(
-        scene.excess_from(&other.client).await,
+        scene.excess_from(&other_server.client).await,
         0,
-        "{what}: the damage is not served"
+        "{statement}: the damage is not served"
     );
-    let found = scene.expect_causes(TOTAL_VIEW, &[cause]).await;
-    let one = &found["differences"][0];
+    let report = scene.expect_causes(TOTAL_VIEW, &[cause]).await;
+    let difference = &report["differences"][0];
     assert_eq!(
-        (&found["differ"], &one["key"]["owner_id"]),
+        (&report["differ"], &difference["key"]["owner_id"]),
         (&json!(1), &json!(OWNER)),
-        "{what}: {found}"
+        "{statement}: {report}"
     );
-    let events =
-        one["expected"].as_i64().expect("a count") - one["live"].as_i64().expect("a count");
-    assert_eq!(events, expected, "{what}: {found}");
+    let events = difference["expected"].as_i64().expect("a count")
+        - difference["live"].as_i64().expect("a count");
+    assert_eq!(events, expected, "{statement}: {report}");
     let applied = scene.repair_all(TOTAL_VIEW).await;
     assert_eq!(
         (&applied["rows"], &applied["run"]),
         (&json!(1), &Value::Null),
-        "{what}: {applied}"
+        "{statement}: {applied}"
     );
-    assert_eq!(scene.excess_from(&other.client).await, 0, "{what}");
+    assert_eq!(
+        scene.excess_from(&other_server.client).await,
+        0,
+        "{statement}"
+    );
     scene.check_owner().await;
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use tests::process::run;
 use tests::servers::delete_keys;
 
-use super::{own_plays, print_result, seed};
+use super::{owner_plays, print_result, seed};
 use crate::matrix::runs::{RUN, wait_stages};
 use crate::matrix::scene::{Scene, Setting};
 
@@ -55,7 +55,7 @@ async fn files(scene: &Scene, folder: &str) -> Vec<String> {
 async fn damaged_files_are_rebuilt_on_servers() {
     let mut scene = Scene::begin(&Setting::shared_servers(), seed(33)).await;
     let worker = scene.worker();
-    scene.world.ingest(&own_plays(0, 60)).await;
+    scene.world.ingest(&owner_plays(0, 60)).await;
     scene.ingest_plays(200).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
@@ -148,13 +148,17 @@ async fn damage_and_rerun(scene: &mut Scene) -> usize {
 /// A run is killed while it publishes; the Reconciler completes it.
 async fn kill_run(scene: &mut Scene) {
     scene.ingest_plays(200).await;
-    scene.world.ingest(&own_plays(60, 60)).await;
+    scene.world.ingest(&owner_plays(60, 60)).await;
     scene.settle().await;
     let stages = ["seal", "archive", "compute", "check", "publish"].len();
-    let mut died = scene.start(&RUN);
-    assert!(wait_stages(&mut died, stages).await, "{:?}", died.finish());
+    let mut killed_run = scene.start(&RUN);
+    assert!(
+        wait_stages(&mut killed_run, stages).await,
+        "{:?}",
+        killed_run.finish()
+    );
     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    assert!(died.kill(), "it died while it published");
+    assert!(killed_run.kill(), "it died while it published");
     let compared = scene.reconcile(VIEW, &[]).await;
     let warning = compared.report["warnings"][0].as_str().unwrap_or_default();
     assert!(warning.contains("is not complete"), "{compared:?}");

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use serde_json::{Value, json};
-use tests::process::{Process, done};
+use tests::process::{Process, run_ok};
 
 use super::boards;
-use super::{OWNER, PAUSE, TRACK, own_plays, print_result, seed};
+use super::{OWNER, PAUSE, TRACK, owner_plays, print_result, seed};
 use crate::matrix::scene::{Scene, Setting};
 use tests::direct_access::Cql;
 
@@ -39,7 +39,7 @@ async fn kill_repeatedly(scene: &mut Scene, args: &[&str], kill_times: &[KillTim
             let mut process = start(scene, &args);
             let (started, share) = (Instant::now(), scene.rng.random::<f64>());
             let is_time = |process: &Process| match *kill_time {
-                Within(most) => started.elapsed() > most.mul_f64(share),
+                Within(longest) => started.elapsed() > longest.mul_f64(share),
                 InStage(stage) => stages_of(process).iter().any(|started| started == stage),
             };
             while process.is_running() && !is_time(&process) {
@@ -92,13 +92,13 @@ fn stages_of(process: &Process) -> Vec<String> {
 async fn a_reconciliation_is_killed_at_any_time_on_servers() {
     let mut scene = Scene::begin(&Setting::shared_servers(), seed(34)).await;
     let worker = scene.worker();
-    scene.world.ingest(&own_plays(0, 120)).await;
+    scene.world.ingest(&owner_plays(0, 120)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
-    scene.world.ingest(&own_plays(120, 20)).await;
+    scene.world.ingest(&owner_plays(120, 20)).await;
     scene.settle().await;
-    let rows = killed_over_rows(&mut scene).await;
-    let corrections = killed_over_corrections(&mut scene).await;
+    let rows = kill_row_repairs(&mut scene).await;
+    let corrections = kill_corrections(&mut scene).await;
     assert!(worker.end().0);
     scene.end().await;
     print_result(
@@ -108,7 +108,7 @@ async fn a_reconciliation_is_killed_at_any_time_on_servers() {
 }
 
 /// All rows of the owner are changed by hand.
-async fn killed_over_rows(scene: &mut Scene) -> Vec<String> {
+async fn kill_row_repairs(scene: &mut Scene) -> Vec<String> {
     let cql = Cql::connect(scene.world.namespace().expect("servers")).await;
     let job = Arc::clone(scene.world.catalog.job(ROWS).expect("the job"));
     let table = format!("rows_{}", cql.id(job.view()).await);
@@ -116,26 +116,31 @@ async fn killed_over_rows(scene: &mut Scene) -> Vec<String> {
         .group()
         .encode_values(&[schemas::key::KeyValue::Int(OWNER)]);
     let owner = owner.expect("a group");
-    let all = format!("SELECT part, row, count FROM {table}");
-    let all = cql.read::<(Vec<u8>, Vec<u8>, i64)>(&all, ()).await;
-    let own: Vec<_> = all
+    let rows = format!("SELECT part, row, count FROM {table}");
+    let rows = cql.read::<(Vec<u8>, Vec<u8>, i64)>(&rows, ()).await;
+    let owner_rows: Vec<_> = rows
         .into_iter()
         .filter(|(part, ..)| part[8..] == owner)
         .collect();
-    assert!(own.len() > 4, "{own:?}");
-    for (part, row, count) in &own {
+    assert!(owner_rows.len() > 4, "{owner_rows:?}");
+    for (part, row, count) in &owner_rows {
         let text = format!("UPDATE {table} SET count = ? WHERE part = ? AND row = ?");
         cql.run(&text, (count + 11, part, row)).await;
     }
     let started = Instant::now();
-    let found = scene.expect_causes(ROWS, &["changed_row"]).await;
-    let any = Within(started.elapsed() / 2);
-    assert_eq!(found["differ"], own.len(), "{found}");
+    let report = scene.expect_causes(ROWS, &["changed_row"]).await;
+    let any_time = Within(started.elapsed() / 2);
+    assert_eq!(report["differ"], owner_rows.len(), "{report}");
     let args = ["--view", ROWS, "--expected", "archive"];
     let stages = kill_repeatedly(
         scene,
         &args,
-        &[any, InStage("live"), InStage("events"), InStage("rewrite")],
+        &[
+            any_time,
+            InStage("live"),
+            InStage("events"),
+            InStage("rewrite"),
+        ],
     )
     .await;
     scene.reconcile(ROWS, &["--apply"]).await;
@@ -145,15 +150,15 @@ async fn killed_over_rows(scene: &mut Scene) -> Vec<String> {
 }
 
 /// A file of expected counts contains tracks and days that were never in the log.
-async fn killed_over_corrections(scene: &mut Scene) -> Vec<String> {
+async fn kill_corrections(scene: &mut Scene) -> Vec<String> {
     let mut lines = vec!["owner_id,bucket,track_id,kind,expected".to_owned()];
     let days = 1..29;
     lines.extend(days.map(|day| format!("{OWNER},2026-01-{day:02},{TRACK},play,{day}")));
-    let claimed: i64 = (1..29).sum();
+    let added: i64 = (1..29).sum();
     let path = scene.installation.folder().join("claims.csv");
     std::fs::write(&path, lines.join("\n")).expect("a file");
     let path = path.to_string_lossy().into_owned();
-    let before = total(scene).await;
+    let total_before = read_total(scene).await;
     let args = ["--view", ROWS, "--expected", path.as_str()];
     let stages = kill_repeatedly(
         scene,
@@ -164,28 +169,31 @@ async fn killed_over_corrections(scene: &mut Scene) -> Vec<String> {
     let started = Instant::now();
     // Recorded corrections are completed first; no further ones are made until they are counted.
     loop {
-        let more = ["--expected", path.as_str(), "--apply"];
-        let compared = scene.reconcile(ROWS, &more).await;
+        let args = ["--expected", path.as_str(), "--apply"];
+        let compared = scene.reconcile(ROWS, &args).await;
         scene.settle().await;
         if compared.status == 0 && compared.report["differ"] == 0 {
             break;
         }
         assert!(started.elapsed() < WAIT_MAX, "{compared:?}");
     }
-    let again = scene
+    let repeated = scene
         .reconcile(ROWS, &["--expected", path.as_str(), "--apply"])
         .await;
-    let applied = &again.report["applied"];
+    let applied = &repeated.report["applied"];
     assert_eq!(
         (&applied["corrections"], &applied["restoration"]),
         (&json!(0), &Value::Null)
     );
-    assert_eq!(total(scene).await, before + claimed);
-    let recorded = done(scene.installation.data(), &["--json", "restorate", "list"]);
+    assert_eq!(read_total(scene).await, total_before + added);
+    let recorded = run_ok(scene.installation.data(), &["--json", "restorate", "list"]);
     let recorded: Value = serde_json::from_str(&recorded).expect("a list");
-    let all = recorded.as_array().expect("a list").iter();
-    let corrections = all.filter(|one| one["kind"] == "corrections");
-    let changes: u64 = corrections.filter_map(|one| one["changes"].as_u64()).sum();
+    let reconciliations = recorded.as_array().expect("a list").iter();
+    let corrections =
+        reconciliations.filter(|reconciliation| reconciliation["kind"] == "corrections");
+    let changes: u64 = corrections
+        .filter_map(|reconciliation| reconciliation["changes"].as_u64())
+        .sum();
     assert_eq!(changes, 28, "{recorded}");
     scene.expect_no_difference(ROWS).await;
     scene.check_owner().await;
@@ -201,9 +209,14 @@ async fn a_reconciliation_of_boards_is_killed_at_any_time_on_servers() {
     boards::change_without_notifications(&scene);
     let started = Instant::now();
     scene.expect_causes(boards::VIEW, &["not_told"]).await;
-    let any = Within(started.elapsed() / 2);
+    let any_time = Within(started.elapsed() / 2);
     let args = ["--view", boards::VIEW, "--expected", "canonical"];
-    let kill_times = [any, InStage("seal"), InStage("compute"), InStage("publish")];
+    let kill_times = [
+        any_time,
+        InStage("seal"),
+        InStage("compute"),
+        InStage("publish"),
+    ];
     let stages = kill_repeatedly(&mut scene, &args, &kill_times).await;
     let started = Instant::now();
     loop {
@@ -224,10 +237,10 @@ async fn a_reconciliation_of_boards_is_killed_at_any_time_on_servers() {
     print_result("a reconciliation of boards killed at any time", &happened);
 }
 
-async fn total(scene: &Scene) -> i64 {
-    tokio::time::sleep(super::RUNS_SEEN).await;
+async fn read_total(scene: &Scene) -> i64 {
+    tokio::time::sleep(super::RUN_CACHE_TIME).await;
     let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}");
-    let answer = scene.server.client.ask(&path).await;
+    let answer = scene.server.client.fetch_json(&path).await;
     answer["count"].as_i64().expect("a count")
 }
 
@@ -237,11 +250,11 @@ async fn total(scene: &Scene) -> i64 {
 async fn two_concurrent_reconciliations_on_servers() {
     let mut scene = Scene::begin(&Setting::shared_servers(), seed(35)).await;
     let worker = scene.worker();
-    scene.world.ingest(&own_plays(0, 60)).await;
+    scene.world.ingest(&owner_plays(0, 60)).await;
     scene.settle().await;
     scene.run_batch(&[]).await;
-    let before = total(&scene).await;
-    let (mut refused, mut claimed) = (0, 0);
+    let total_before = read_total(&scene).await;
+    let (mut refused, mut added) = (0, 0);
     for round in 1..5 {
         let path = scene.installation.folder().join(format!("{round}.csv"));
         let header = "owner_id,bucket,track_id,kind,expected";
@@ -249,12 +262,12 @@ async fn two_concurrent_reconciliations_on_servers() {
         std::fs::write(&path, format!("{header}\n{line}")).expect("a file");
         let path = path.to_string_lossy().into_owned();
         let args = ["restorate", "--view", ROWS, "--expected", &path, "--apply"];
-        for both in [(); 2].map(|()| scene.start(&args)) {
-            let (succeeded, message) = both.finish();
+        for process in [(); 2].map(|()| scene.start(&args)) {
+            let (succeeded, message) = process.finish();
             assert!(succeeded || is_busy(&message), "{message:?}");
             refused += usize::from(is_busy(&message));
         }
-        claimed += 40;
+        added += 40;
         scene.settle().await;
         let compared = scene.reconcile(ROWS, &args[3..]).await;
         assert_eq!(
@@ -262,7 +275,7 @@ async fn two_concurrent_reconciliations_on_servers() {
             (0, &json!(0)),
             "{compared:?}"
         );
-        assert_eq!(total(&scene).await, before + claimed);
+        assert_eq!(read_total(&scene).await, total_before + added);
         if refused > 0 && round > 1 {
             break;
         }

@@ -23,13 +23,13 @@ use super::{print_result, seed};
 const OWNER: i64 = 9;
 const TRACK: i64 = 90;
 /// Run records may be cached for less than this time.
-const RUNS_SEEN: Duration = Duration::from_millis(600);
+const RUN_CACHE_TIME: Duration = Duration::from_millis(600);
 const PAUSE: Duration = Duration::from_millis(300);
 /// The lease of a killed process expires within this number of pauses.
 const LEASE_PAUSES_MAX: usize = 100;
 
 /// Plays of the owner; each has its own id, counted from `first`.
-fn own_plays(first: u64, count: u64) -> Vec<String> {
+fn owner_plays(first: u64, count: u64) -> Vec<String> {
     let play = |n: u64| {
         let country = ["SE", "DE"].get(usize::try_from(n % 3).expect("small"));
         let play = json!({
@@ -48,7 +48,7 @@ fn own_plays(first: u64, count: u64) -> Vec<String> {
 
 /// The output of a comparison.
 #[derive(Debug)]
-struct Compared {
+struct Comparison {
     status: i32,
     report: Value,
     message: String,
@@ -56,13 +56,18 @@ struct Compared {
 
 impl Scene {
     /// Runs `reconcile`, and retries while a killed process still holds the lease.
-    async fn reconcile(&self, view: &str, more: &[&str]) -> Compared {
+    async fn reconcile(&self, view: &str, extra_args: &[&str]) -> Comparison {
         let expected = match view.starts_with("plays_") {
-            _ if more.contains(&"--expected") => &[][..],
+            _ if extra_args.contains(&"--expected") => &[][..],
             true => &["--expected", "archive"],
             false => &["--expected", "canonical"],
         };
-        let args = [&["--json", "restorate", "--view", view], expected, more].concat();
+        let args = [
+            &["--json", "restorate", "--view", view],
+            expected,
+            extra_args,
+        ]
+        .concat();
         for _ in 0..LEASE_PAUSES_MAX {
             let output = run(self.installation.data(), &args);
             let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -71,55 +76,60 @@ impl Scene {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
-            return Compared {
+            return Comparison {
                 status: output.status.code().expect("a status"),
                 report: serde_json::from_slice(&output.stdout).unwrap_or_default(),
                 message,
             };
         }
-        panic!("the lease of one that was killed does not end");
+        panic!("the lease of a killed reconciliation does not end");
     }
 
     /// A comparison finds exactly these causes.
     async fn expect_causes(&self, view: &str, causes: &[&str]) -> Value {
-        let found = self.reconcile(view, &[]).await;
-        assert_eq!(found.status, 3, "{found:?}");
-        let named = found.report["causes"].as_object().expect("causes");
-        let named: BTreeSet<&str> = named.keys().map(String::as_str).collect();
-        assert_eq!(named, causes.iter().copied().collect(), "{found:?}");
-        found.report
+        let comparison = self.reconcile(view, &[]).await;
+        assert_eq!(comparison.status, 3, "{comparison:?}");
+        let found_causes = comparison.report["causes"].as_object().expect("causes");
+        let found_causes: BTreeSet<&str> = found_causes.keys().map(String::as_str).collect();
+        assert_eq!(
+            found_causes,
+            causes.iter().copied().collect(),
+            "{comparison:?}"
+        );
+        comparison.report
     }
 
     /// Repairs all differences, returns the report, and checks that nothing is left to repair.
     async fn repair_all(&mut self, view: &str) -> Value {
-        let why = ["--apply", "--reason", "damage"];
-        let done = self.reconcile(view, &why).await;
-        assert_eq!(done.status, 0, "{done:?}");
-        let applied = done.report["applied"].clone();
-        assert!(applied.is_object(), "{done:?}");
+        let args = ["--apply", "--reason", "damage"];
+        let repair = self.reconcile(view, &args).await;
+        assert_eq!(repair.status, 0, "{repair:?}");
+        let applied = repair.report["applied"].clone();
+        assert!(applied.is_object(), "{repair:?}");
         self.settle().await;
-        tokio::time::sleep(RUNS_SEEN).await;
+        tokio::time::sleep(RUN_CACHE_TIME).await;
         self.expect_no_difference(view).await;
         applied
     }
 
     /// Nothing differs, and a repair does nothing.
     async fn expect_no_difference(&self, view: &str) {
-        let again = self.reconcile(view, &["--apply"]).await;
+        let repeated = self.reconcile(view, &["--apply"]).await;
         assert_eq!(
-            (again.status, &again.report["differ"]),
+            (repeated.status, &repeated.report["differ"]),
             (0, &json!(0)),
-            "{again:?}"
+            "{repeated:?}"
         );
-        let nothing = json!({"rows": 0, "deleted": 0, "run": null, "files": [], "corrections": 0,
+        let no_changes = json!({"rows": 0, "deleted": 0, "run": null, "files": [], "corrections": 0,
             "notifications": 0, "restoration": null, "damaged": 0});
-        assert_eq!(again.report["applied"], nothing, "{again:?}");
-        assert_eq!(again.report["live_unknown"], Value::Null, "{again:?}");
-        let warnings = again.report["warnings"].as_array().map_or(0, Vec::len);
-        assert_eq!(warnings, 0, "{again:?}");
+        assert_eq!(repeated.report["applied"], no_changes, "{repeated:?}");
+        assert_eq!(repeated.report["live_unknown"], Value::Null, "{repeated:?}");
+        let warnings = repeated.report["warnings"].as_array().map_or(0, Vec::len);
+        assert_eq!(warnings, 0, "{repeated:?}");
     }
 
-    /// How much the served total of the owner exceeds the events. Its explanation adds up to it.
+    /// Returns by how much the served total of the owner exceeds the events. Its explanation must add
+    /// up to the total.
     async fn excess_served(&self) -> i64 {
         self.excess_from(&self.server.client).await
     }
@@ -127,17 +137,17 @@ impl Scene {
     /// The same from another server process.
     async fn excess_from(&self, client: &Client) -> i64 {
         let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}");
-        let served = client.ask(&path).await;
+        let served = client.fetch_json(&path).await;
         let explanation = client
-            .ask(&format!("/api/v1/explain?metric=plays&owner_id={OWNER}"))
+            .fetch_json(&format!("/api/v1/explain?metric=plays&owner_id={OWNER}"))
             .await;
         assert_eq!(
             served["count"], explanation["count"],
             "{served} {explanation}"
         );
         let count = explanation["count"].as_i64().expect("a count");
-        let sum = |of: &str| -> i64 {
-            let parts = explanation[of].as_array().expect("parts").iter();
+        let sum = |layer: &str| -> i64 {
+            let parts = explanation[layer].as_array().expect("parts").iter();
             parts.filter_map(|part| part["count"].as_i64()).sum()
         };
         assert_eq!(
@@ -145,18 +155,18 @@ impl Scene {
             (count, count),
             "{explanation}"
         );
-        count - self.truth().await.total(&owner_total_question())
+        count - self.recount_log().await.total(&owner_total_question())
     }
 
     /// All served values of the owner equal the events.
     async fn check_owner(&self) {
         assert_eq!(self.excess_served().await, 0);
-        let truth = self.truth().await;
+        let truth = self.recount_log().await;
         let client = &self.server.client;
         for (by, field) in [("track", "track_id"), ("country", "country")] {
             let question = format!("owner_id={OWNER}&by={by}&period=year&date=2026-03-09");
             let answer = client
-                .ask(&format!("/api/v1/stats/plays/breakdown?{question}"))
+                .fetch_json(&format!("/api/v1/stats/plays/breakdown?{question}"))
                 .await;
             let rows = answer["rows"].as_array().expect("rows").iter();
             let rows: Vec<_> = rows.map(|row| json!([row["key"], row["count"]])).collect();
@@ -166,7 +176,7 @@ impl Scene {
         }
     }
 
-    async fn truth(&self) -> Recount {
+    async fn recount_log(&self) -> Recount {
         let log = self.world.raw_log().await;
         let ends: Vec<i64> = log
             .iter()

@@ -7,17 +7,19 @@ use tests::world::{PARTITIONS, Served};
 
 use super::*;
 
-const MORE: u32 = 5;
+const PARTITIONS_AFTER: u32 = 5;
 const KEYS: i64 = 12;
 
 async fn add_partitions(namespace: &Namespace, topic: &str) {
     let name = namespace.topic(topic);
-    let more = [NewPartitions::new(&name, MORE as usize)];
-    let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+    let new_partitions = [NewPartitions::new(&name, PARTITIONS_AFTER as usize)];
+    let added = admin()
+        .create_partitions(&new_partitions, &AdminOptions::new())
+        .await;
     added.expect("adding")[0].as_ref().expect("added");
 }
 
-fn home(key: i64, partitions: u32) -> u32 {
+fn home_partition(key: i64, partitions: u32) -> u32 {
     partition_of(key.to_string().as_bytes(), partitions)
 }
 
@@ -78,48 +80,48 @@ async fn an_intake_uses_added_partitions() -> Result<()> {
         intake.check("test", (1..).zip(lines.iter().map(|line| line.as_bytes())))
     };
     intake.write(check(&plays(0))).await?;
-    let mut expected: Vec<Vec<i64>> = vec![Vec::new(); MORE as usize];
+    let mut expected: Vec<Vec<i64>> = vec![Vec::new(); PARTITIONS_AFTER as usize];
     for owner in 0..KEYS {
-        expected[home(owner, PARTITIONS) as usize].push(owner);
+        expected[home_partition(owner, PARTITIONS) as usize].push(owner);
     }
     assert_eq!(
         owners(&*world.stores.log).await,
         expected[..PARTITIONS as usize]
     );
-    let early = check(&plays(1));
+    let checked_early = check(&plays(1));
     add_partitions(&namespace, TOPIC).await;
     let started = Instant::now();
-    while intake.partition_count() < MORE {
+    while intake.partition_count() < PARTITIONS_AFTER {
         assert!(
             started.elapsed() < WAIT_MAX,
             "the worker does not look again"
         );
         tokio::time::sleep(Duration::from_millis(300)).await;
         intake.write(check(&plays(9)[..1])).await?;
-        let partition = home(0, intake.partition_count()) as usize;
+        let partition = home_partition(0, intake.partition_count()) as usize;
         expected[partition].push(0);
     }
-    intake.write(early).await?;
+    intake.write(checked_early).await?;
     intake.write(check(&plays(2))).await?;
     for _ in 0..2 {
         for owner in 0..KEYS {
-            expected[home(owner, MORE) as usize].push(owner);
+            expected[home_partition(owner, PARTITIONS_AFTER) as usize].push(owner);
         }
     }
     // Different keys may come in any order.
-    let mut found = owners(&*world.stores.log).await;
-    for owners in found.iter_mut().chain(&mut expected) {
+    let mut actual = owners(&*world.stores.log).await;
+    for owners in actual.iter_mut().chain(&mut expected) {
         owners.sort_unstable();
     }
-    assert_eq!(found, expected);
+    assert_eq!(actual, expected);
     delete_topics(&namespace).await;
     Ok(())
 }
 
 async fn request_json(served: &Served, path: String) -> Value {
     let client = served.client.clone();
-    let request_json = tokio::task::spawn_blocking(move || client.json(&path));
-    request_json.await.expect("an answer")
+    let response = tokio::task::spawn_blocking(move || client.get_json(&path));
+    response.await.expect("an answer")
 }
 
 /// Waits until all records of a log are counted, in this number of partitions.
@@ -129,10 +131,10 @@ async fn wait_counted(world: &World, source: Source, partitions: u32) {
         let spans = world.stores.log.spans(source.topic()).await.expect("a log");
         let live = world.stores.live.read_deltas(source, partitions, &[]).await;
         let states = live.expect("live state").partition_states;
-        let at = states
+        let offsets = states
             .iter()
             .map(|state| state.as_ref().map(|state| state.position.next_offset));
-        if at.eq(spans.iter().map(|span| Some(span.end))) {
+        if offsets.eq(spans.iter().map(|span| Some(span.end))) {
             return;
         }
         assert!(
@@ -151,7 +153,7 @@ async fn check_plays(served: &Served, expected: u32) {
             let path = format!("/api/v1/stats/plays/total?owner_id={owner}&period=all");
             let answer = request_json(served, path).await;
             let position = &answer["provenance"]["position"]["plays"];
-            if position.as_array().expect("a position").len() < MORE as usize {
+            if position.as_array().expect("a position").len() < PARTITIONS_AFTER as usize {
                 assert!(started.elapsed() < WAIT_MAX, "{answer}");
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 continue;
@@ -181,29 +183,31 @@ fn best_time(segment: i64) -> i64 {
     99 - i64::from(segment % 2 == 0)
 }
 
-/// Even segments whose partition changed have states in two partitions. Their boards say that they
-/// may be stale; all others are exact.
+/// Even segments whose partition changed have live entries in two partitions. Their boards are
+/// marked as possibly stale; all others are exact.
 async fn check_split_boards(served: &Served) {
-    let is_split =
-        |segment: i64| segment % 2 == 0 && home(segment, PARTITIONS) != home(segment, MORE);
+    let is_split = |segment: i64| {
+        segment % 2 == 0
+            && home_partition(segment, PARTITIONS) != home_partition(segment, PARTITIONS_AFTER)
+    };
     assert!((0..KEYS).any(is_split));
     let started = Instant::now();
     loop {
         let boards = boards(served).await;
         let mut boards = (0..).zip(&boards);
-        let named = boards.all(|(segment, (best, complete))| match is_split(segment) {
+        let all_marked = boards.all(|(segment, (best, complete))| match is_split(segment) {
             true => !complete,
             false => *complete && *best == best_time(segment),
         });
-        if named {
+        if all_marked {
             return;
         }
         assert!(started.elapsed() < WAIT_MAX, "{boards:?}");
     }
 }
 
-/// Running workers find the added partitions, and plays stay exact. A board whose member has states
-/// in two partitions says that it may be stale until the next run.
+/// Running workers find the added partitions, and plays stay exact. A board whose member has live
+/// entries in two partitions is marked as possibly stale until the next run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_processes_use_added_partitions() {
     let world = World::on_servers().await;
@@ -223,7 +227,7 @@ async fn all_processes_use_added_partitions() {
             wait_counted(&world, source, PARTITIONS).await;
             run(source).await;
         }
-        // After the run, the states are in the original partitions.
+        // After the run, the live entries are in the original partitions.
         world.ingest(&plays(1)).await;
         world
             .ingest_into(Source::Efforts, &efforts(1, 0..KEYS))
@@ -233,7 +237,7 @@ async fn all_processes_use_added_partitions() {
             let namespace = world.namespace().expect("servers");
             add_partitions(namespace, source.topic()).await;
             let partitions = async || world.stores.log.ensure_topic(source.topic(), 1).await;
-            while partitions().await.expect("the topic") < MORE {
+            while partitions().await.expect("the topic") < PARTITIONS_AFTER {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -243,7 +247,7 @@ async fn all_processes_use_added_partitions() {
         let even = (0..KEYS).step_by(2);
         world.ingest_into(Source::Efforts, &efforts(2, even)).await;
         for source in sources {
-            wait_counted(&world, source, MORE).await;
+            wait_counted(&world, source, PARTITIONS_AFTER).await;
         }
         check_plays(&served, 3).await;
         check_split_boards(&served).await;
@@ -260,7 +264,7 @@ async fn all_processes_use_added_partitions() {
             .ingest_into(Source::Efforts, &efforts(3, 0..KEYS))
             .await;
         for source in sources {
-            wait_counted(&world, source, MORE).await;
+            wait_counted(&world, source, PARTITIONS_AFTER).await;
         }
         check_plays(&served, 4).await;
         for (segment, board) in (0..).zip(boards(&served).await) {
@@ -269,12 +273,12 @@ async fn all_processes_use_added_partitions() {
         served.end().await;
         stop.cancel();
     };
-    let (one, other, ()) = tokio::join!(
+    let (plays_outcome, efforts_outcome, ()) = tokio::join!(
         plays_speed.run(false, stop.clone()),
         efforts_speed.run(false, stop.clone()),
         scenario
     );
-    one.expect("speed");
-    other.expect("speed");
+    plays_outcome.expect("speed");
+    efforts_outcome.expect("speed");
     delete_topics(world.namespace().expect("servers")).await;
 }

@@ -8,7 +8,7 @@ use super::*;
 /// The client connects only to a broker whose certificate the configured authority signed, and the
 /// broker accepts only the right password. Errors give the reason and no password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
+async fn untrusted_brokers_and_wrong_passwords_are_refused() -> Result<()> {
     let certificates = Certificates::generate();
     let kafka = DedicatedServer::secure_kafka(&certificates.file("both.pem"));
     let right = KafkaOptions {
@@ -46,19 +46,19 @@ async fn only_a_trusted_broker_and_a_known_user() -> Result<()> {
         (with("backstitch", "missing.pem", "sasl_ssl"), "missing.pem"),
         (with("backstitch", "ca.pem", "plaintext"), "Kafka at"),
     ];
-    for (options, why) in cases {
+    for (options, expected_reason) in cases {
         let started = Instant::now();
         let refused = async { KafkaLog::open(&options, &namespace)?.spans(TOPIC).await };
         let error = refused.await.expect_err("an authentication error");
         let message = error.to_string();
         assert!(
-            message.contains(why) && !message.contains(password),
+            message.contains(expected_reason) && !message.contains(password),
             "{message}"
         );
         // A user or certificate may become known to the brokers later, so these errors are retried.
         // A missing file is fatal.
         let is_fatal = error.kind() == ErrorKind::Fatal;
-        assert_eq!(is_fatal, why == "missing.pem", "{message}");
+        assert_eq!(is_fatal, expected_reason == "missing.pem", "{message}");
         assert!(started.elapsed() < Duration::from_secs(30), "{message}");
     }
     Ok(())

@@ -42,17 +42,17 @@ async fn an_apps_own_rows_of_an_athlete_remain(server: Server) -> Result<()> {
     entity_store
         .apply(&[Entity::Athlete(athlete(5))], 1)
         .await?;
-    let found = async || -> Result<Vec<(&'static str, u64, bool)>> {
-        let mut found = entity_store.count_athlete_rows(5).await?;
-        found.retain(|counted_rows| counted_rows.rows > 0);
-        let shown = found
+    let athlete_rows = async || -> Result<Vec<(&'static str, u64, bool)>> {
+        let mut counts = entity_store.count_athlete_rows(5).await?;
+        counts.retain(|counted_rows| counted_rows.rows > 0);
+        let shown = counts
             .iter()
             .map(|counted_rows| (counted_rows.table, counted_rows.rows, counted_rows.is_view));
         Ok(shown.collect())
     };
     let apps = [("authorizations", 1, true), ("efforts", 2, true)];
     let ours = ("athletes", 1, false);
-    assert_eq!(found().await?, [&apps[..], &[ours]].concat());
+    assert_eq!(athlete_rows().await?, [&apps[..], &[ours]].concat());
     while entity_store.erase_rows(5, 10, 1).await? > 0 {}
     entity_store.notify_groups_of(5, 1).await?;
     let groups: Groups = [(1, 5), (3, 5)].into();
@@ -62,10 +62,10 @@ async fn an_apps_own_rows_of_an_athlete_remain(server: Server) -> Result<()> {
         take_groups(&entity_store, Source::Authorizations).await?,
         groups
     );
-    assert_eq!(found().await?, apps);
+    assert_eq!(athlete_rows().await?, apps);
     let group = Group { key: 1, member: 5 };
     entity_store.erase_groups(Source::Efforts, &[group]).await?;
-    assert_eq!(found().await?, apps);
+    assert_eq!(athlete_rows().await?, apps);
     Ok(())
 }
 
@@ -88,12 +88,12 @@ async fn athletes_of_an_apps_own_tables_are_recounted(server: Server) -> Result<
     );
     let entity_store = schema.open_store().await?;
     let recorded = async || -> Result<Vec<(i64, i64, Option<u64>)>> {
-        let all = entity_store.counted_applications_after(None, 10).await?;
-        let shown = |one: CountedApplication| {
-            let recounted = one.recorded.map(|recounted| recounted.connected);
-            (one.application_id, one.athlete_capacity, recounted)
+        let applications = entity_store.counted_applications_after(None, 10).await?;
+        let shown = |counted: CountedApplication| {
+            let recounted = counted.recorded.map(|recounted| recounted.connected);
+            (counted.application_id, counted.athlete_capacity, recounted)
         };
-        Ok(all.into_iter().map(shown).collect())
+        Ok(applications.into_iter().map(shown).collect())
     };
     assert_eq!(
         recorded().await?,
@@ -107,8 +107,8 @@ async fn athletes_of_an_apps_own_tables_are_recounted(server: Server) -> Result<
         schema.run(statement);
         let counted = entity_store.recount(&[1, 2, 3], 1).await?;
         entity_store.record_recounts(&counted).await?;
-        let found: Vec<_> = recorded().await?.into_iter().map(|one| one.2).collect();
-        assert_eq!(found, expected.map(Some), "{statement}");
+        let counts: Vec<_> = recorded().await?.into_iter().map(|row| row.2).collect();
+        assert_eq!(counts, expected.map(Some), "{statement}");
     }
     Ok(())
 }
@@ -120,16 +120,16 @@ pub(super) async fn take_groups(entity_store: &EntityStore, source: Source) -> R
     let pending = entity_store
         .pending_notifications(source, i64::MAX, 10_000)
         .await?;
-    let ids: Vec<i64> = pending.iter().map(|take_groups| take_groups.id).collect();
+    let ids: Vec<i64> = pending.iter().map(|notification| notification.id).collect();
     entity_store.remove_notifications(&ids).await?;
     let groups = pending
         .iter()
-        .map(|take_groups| (take_groups.group.key, take_groups.group.member));
+        .map(|notification| (notification.group.key, notification.group.member));
     Ok(groups.collect())
 }
 
 /// Changes to our tables by an app's statements are published and counted.
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 async fn writes_of_an_app_are_published(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let entity_store = schema.open_store().await?;
@@ -255,7 +255,7 @@ async fn writes_of_an_app_are_published(server: Server) -> Result<()> {
         assert!(
             pending
                 .iter()
-                .all(|take_groups| applied.notifications.contains(take_groups))
+                .all(|notification| applied.notifications.contains(notification))
         );
     }
     assert_eq!(applied.notifications.len(), 2);
@@ -286,7 +286,7 @@ impl App {
             server: schema.server,
             name: schema.namespace.identifier("app"),
         };
-        let (make, example) = match app.server {
+        let (create, example) = match app.server {
             Server::Postgres => (
                 format!(
                     "SET timezone TO 'UTC';
@@ -317,7 +317,7 @@ impl App {
             ),
         };
         let backstitch = format!("{}.", schema.name());
-        schema.run(&app.with_table_names(&(make + rows)));
+        schema.run(&app.with_table_names(&(create + rows)));
         schema.run(
             &app.with_table_names(example)
                 .replace("backstitch.", &backstitch),
@@ -345,7 +345,7 @@ impl Drop for App {
     }
 }
 
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 async fn check_published(schema: &Schema, app: &App) -> Result<()> {
     let entity_store = schema.open_store().await?;
     let dump = async || -> Result<Vec<_>> {
@@ -418,8 +418,8 @@ async fn check_published(schema: &Schema, app: &App) -> Result<()> {
     }
     // The app lists disqualified athletes in our table, or in its own view that replaces our table.
     schema.run("INSERT INTO disqualified VALUES (3);");
-    let both: Groups = [(2, 3), (5, 3)].into();
-    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, both);
+    let groups: Groups = [(2, 3), (5, 3)].into();
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, groups);
     assert!(dump().await?.iter().all(|row| row.athlete_is_disqualified));
     schema.run(&app.with_table_names(
         "DROP TABLE disqualified;
@@ -450,7 +450,7 @@ async fn check_published(schema: &Schema, app: &App) -> Result<()> {
 
 /// `check` names unreadable columns of a view with their actual and required types, and the store
 /// does not open. Narrower integers and decimals are read as they are.
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 async fn unreadable_columns_are_named(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let (small, moment) = match server {
@@ -491,13 +491,13 @@ async fn unreadable_columns_are_named(server: Server) -> Result<()> {
             ("weight_kg", "varchar(20)", "DOUBLE"),
         ],
     };
-    for (column, is, has_to_be) in expected {
-        let with_table_names = diagnostics.iter().filter(|flaw| {
-            flaw.contains(&format!("the column {column} of the view"))
-                && flaw.contains(is)
-                && flaw.contains(has_to_be)
+    for (column, actual, required) in expected {
+        let matching = diagnostics.iter().filter(|diagnostic| {
+            diagnostic.contains(&format!("the column {column} of the view"))
+                && diagnostic.contains(actual)
+                && diagnostic.contains(required)
         });
-        assert_eq!(with_table_names.count(), 1, "{column}: {diagnostics:#?}");
+        assert_eq!(matching.count(), 1, "{column}: {diagnostics:#?}");
     }
     assert_eq!(diagnostics.len(), expected.len(), "{diagnostics:#?}");
     let error = schema.open_store().await.expect_err("an unreadable file");
@@ -507,7 +507,9 @@ async fn unreadable_columns_are_named(server: Server) -> Result<()> {
     schema.run("ALTER TABLE follows RENAME TO followed;");
     let diagnostics = EntityStore::diagnostics(&schema.options, &schema.namespace).await?;
     assert!(
-        diagnostics.iter().any(|flaw| flaw.contains("follows")),
+        diagnostics
+            .iter()
+            .any(|diagnostic| diagnostic.contains("follows")),
         "{diagnostics:#?}"
     );
     schema.run("ALTER TABLE followed RENAME TO follows;");

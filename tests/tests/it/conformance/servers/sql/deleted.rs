@@ -19,7 +19,7 @@ super::on_both! {
     a_deleted_athlete_reaches_no_threshold
     an_apps_own_authorizations_are_published
     counters_exclude_deleted_athletes
-    an_application_that_is_deleted_is_unknown
+    a_deleted_application_is_unknown
 }
 
 const INSERT: &str =
@@ -34,7 +34,7 @@ async fn new_application(server: Server) -> Result<(Schema, EntityStore)> {
     Ok((schema, entity_store))
 }
 
-fn line(id: i64, is_deleted: bool) -> Entity {
+fn athlete_row(id: i64, is_deleted: bool) -> Entity {
     Entity::Athlete(Athlete {
         is_deleted,
         ..athlete(id)
@@ -43,8 +43,8 @@ fn line(id: i64, is_deleted: bool) -> Entity {
 
 /// The number of connected athletes, according to the counters.
 async fn connected_counts(entity_store: &EntityStore) -> Result<Vec<i64>> {
-    let found = entity_store.usages_by_id(&[1, 2]).await?;
-    Ok(found
+    let usages = entity_store.usages_by_id(&[1, 2]).await?;
+    Ok(usages
         .into_iter()
         .map(|usage| usage.connected.unwrap_or(-1))
         .collect())
@@ -122,7 +122,7 @@ async fn a_concurrent_connection_and_deletion_agree(server: Server) -> Result<()
 
     // The app deletes the athlete while the athlete connects through our API.
     let mut app = server.session();
-    app.run(&schema.inside());
+    app.run(&schema.select_statement());
     app.run("BEGIN; UPDATE athletes SET is_deleted = true WHERE id = 10;");
     let AuthorizeOutcome::New { notification, .. } = entity_store.authorize(1, 10, 1).await? else {
         panic!("there is room");
@@ -132,16 +132,16 @@ async fn a_concurrent_connection_and_deletion_agree(server: Server) -> Result<()
         .await?;
     assert_eq!(connected_counts(&entity_store).await?, [1, 0]);
     app.run("COMMIT;");
-    let both: Groups = [(1, 10)].into();
+    let groups: Groups = [(1, 10)].into();
     assert_eq!(
         take_groups(&entity_store, Source::Authorizations).await?,
-        both
+        groups
     );
     assert_eq!(connected_counts(&entity_store).await?, [0, 0]);
 
     // The app connects the athlete while a line deletes the athlete.
     app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 11, 5, NULL);"));
-    let applied = entity_store.apply(&[line(11, true)], 1).await?;
+    let applied = entity_store.apply(&[athlete_row(11, true)], 1).await?;
     assert_eq!(applied.notifications, []);
     assert_eq!(
         take_groups(&entity_store, Source::Authorizations).await?,
@@ -171,7 +171,7 @@ async fn a_concurrent_connection_and_deletion_agree(server: Server) -> Result<()
         "SET SESSION {level} TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
     ));
     assert_eq!(app.run("BEGIN; SELECT count(*) FROM athletes;"), "3");
-    entity_store.apply(&[line(12, true)], 1).await?;
+    entity_store.apply(&[athlete_row(12, true)], 1).await?;
     assert_eq!(
         take_groups(&entity_store, Source::Authorizations).await?,
         [].into()
@@ -202,12 +202,12 @@ async fn a_counter_locked_by_an_app_delays_nothing_else(server: Server) -> Resul
     take_groups(&entity_store, Source::Authorizations).await?;
     take_groups(&entity_store, Source::Efforts).await?;
     let mut app = server.session();
-    app.run(&schema.inside());
+    app.run(&schema.select_statement());
     app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 12, 5, NULL);"));
     schema.run("UPDATE athletes SET is_deleted = true WHERE id = 10;");
     // A deletion by a line does not wait for the lock either.
-    entity_store.apply(&[line(11, true)], 1).await?;
-    let began = std::time::Instant::now();
+    entity_store.apply(&[athlete_row(11, true)], 1).await?;
+    let started = std::time::Instant::now();
     assert_eq!(
         take_groups(&entity_store, Source::Efforts).await?,
         [(7, 10)].into()
@@ -216,7 +216,7 @@ async fn a_counter_locked_by_an_app_delays_nothing_else(server: Server) -> Resul
         take_groups(&entity_store, Source::Authorizations).await?,
         [(1, 10)].into()
     );
-    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     assert_eq!(connected_counts(&entity_store).await?, [0, 2]);
     app.run("COMMIT;");
     let groups: Groups = [(2, 10), (2, 11), (2, 12)].into();
@@ -241,21 +241,21 @@ async fn a_deleted_athlete_reaches_no_threshold(server: Server) -> Result<()> {
         .map(|id| Entity::Authorization(authorization(id, 1, id)))
         .collect();
     entity_store.apply(&rows, 1).await?;
-    entity_store.apply(&[line(90, true)], 1).await?;
+    entity_store.apply(&[athlete_row(90, true)], 1).await?;
     rows = vec![
         Entity::Authorization(authorization(90, 1, 90)),
         Entity::Authorization(authorization(91, 1, 91)),
-        line(91, true),
+        athlete_row(91, true),
     ];
     entity_store.apply(&rows, 1).await?;
     assert_eq!(connected_counts(&entity_store).await?, [7, 0]);
     assert_eq!(entity_store.notices(None, None, 10).await?, []);
-    entity_store.apply(&[line(90, false)], 1).await?;
+    entity_store.apply(&[athlete_row(90, false)], 1).await?;
     assert_eq!(connected_counts(&entity_store).await?, [8, 0]);
     let recorded = entity_store.notices(None, None, 10).await?;
     let recorded: Vec<_> = recorded
         .iter()
-        .map(|one| (one.threshold, one.connected))
+        .map(|notice| (notice.threshold, notice.connected))
         .collect();
     assert_eq!(recorded, [(80, 8)]);
     Ok(())
@@ -274,28 +274,28 @@ async fn an_apps_own_authorizations_are_published(server: Server) -> Result<()> 
          INSERT INTO grants VALUES (1, 1, 10), (2, 2, 10), (3, 2, 11);",
     );
     let entity_store = schema.open_store().await?;
-    let read = async |key, member| -> Result<bool> {
+    let is_athlete_deleted = async |key, member| -> Result<bool> {
         let group = [Group { key, member }];
         let rows = entity_store.groups(Source::Authorizations, &group).await?;
         Ok(authorization_rows(&rows)[0].athlete_is_deleted)
     };
-    assert!(!read(1, 10).await?);
+    assert!(!is_athlete_deleted(1, 10).await?);
     schema.run("INSERT INTO athletes (id, is_deleted) VALUES (10, true);");
     let groups: Groups = [(1, 10), (2, 10)].into();
     assert_eq!(
         take_groups(&entity_store, Source::Authorizations).await?,
         groups
     );
-    assert!(read(1, 10).await? && !read(2, 11).await?);
+    assert!(is_athlete_deleted(1, 10).await? && !is_athlete_deleted(2, 11).await?);
     entity_store
-        .apply(&[line(10, false), line(11, true)], 1)
+        .apply(&[athlete_row(10, false), athlete_row(11, true)], 1)
         .await?;
     let groups: Groups = [(1, 10), (2, 10), (2, 11)].into();
     assert_eq!(
         take_groups(&entity_store, Source::Authorizations).await?,
         groups
     );
-    assert!(!read(1, 10).await? && read(2, 11).await?);
+    assert!(!is_athlete_deleted(1, 10).await? && is_athlete_deleted(2, 11).await?);
     Ok(())
 }
 
@@ -328,7 +328,7 @@ async fn counters_exclude_deleted_athletes(server: Server) -> Result<()> {
 }
 
 /// An app deletes an application, with or without its authorizations.
-async fn an_application_that_is_deleted_is_unknown(server: Server) -> Result<()> {
+async fn a_deleted_application_is_unknown(server: Server) -> Result<()> {
     let (schema, entity_store) = new_application(server).await?;
     let rows = [(1, 1, 10), (2, 2, 10), (3, 2, 11)]
         .map(|(id, key, member)| Entity::Authorization(authorization(id, key, member)));

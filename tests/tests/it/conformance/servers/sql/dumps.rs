@@ -13,7 +13,7 @@ use tests::conformance::entity_rows::{authorization, effort, effort_rows};
 use super::{Schema, Server};
 
 super::on_both! {
-    ranges_follow_each_other
+    dumps_are_complete_and_ordered
     a_dump_whose_connection_ends_fails
 }
 
@@ -22,7 +22,7 @@ const LARGE_KEY: i64 = 77;
 const ROWS: i64 = 6_000;
 
 /// A schema with very different numbers of rows by key, and a store that reads it in small ranges.
-async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
+async fn create_filled_schema(server: Server) -> Result<(Schema, EntityStore)> {
     let schema = Schema::new(server).await;
     let options = SqlOptions {
         dump_range_rows: 250,
@@ -44,7 +44,10 @@ async fn filled(server: Server) -> Result<(Schema, EntityStore)> {
 }
 
 /// The keys, athletes and ids of a dump; checks the order.
-async fn ids(entity_store: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
+async fn read_ids(
+    entity_store: &EntityStore,
+    keys: Option<&[i64]>,
+) -> Result<Vec<(i64, i64, i64)>> {
     let mut rows = Vec::new();
     let mut dump = entity_store.dump(Source::Efforts, keys, 100).await?;
     while let Some(batch) = dump.try_next().await? {
@@ -62,11 +65,11 @@ async fn ids(entity_store: &EntityStore, keys: Option<&[i64]>) -> Result<Vec<(i6
 
 /// All rows come once and in order while rows change, with and without table statistics of the
 /// server. So do the rows of many keys.
-async fn ranges_follow_each_other(server: Server) -> Result<()> {
-    let (schema, entity_store) = filled(server).await?;
-    let all = ids(&entity_store, None).await?;
-    assert_eq!(all.len(), 6_000);
-    let keys: Vec<i64> = all
+async fn dumps_are_complete_and_ordered(server: Server) -> Result<()> {
+    let (schema, entity_store) = create_filled_schema(server).await?;
+    let all_rows = read_ids(&entity_store, None).await?;
+    assert_eq!(all_rows.len(), 6_000);
+    let keys: Vec<i64> = all_rows
         .iter()
         .map(|row| row.0)
         .collect::<BTreeSet<_>>()
@@ -74,49 +77,52 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
         .collect();
     assert_eq!(keys.iter().filter(|key| **key == LARGE_KEY).count(), 1);
 
-    for is_counted in [false, true] {
-        if is_counted {
+    for has_statistics in [false, true] {
+        if has_statistics {
             schema.run(match server {
                 Server::Postgres => "ANALYZE efforts;",
                 Server::MariaDb => "DO 0; ANALYZE TABLE efforts;",
             });
         }
         assert_eq!(
-            ids(&entity_store, None).await?,
-            all,
-            "counted: {is_counted}"
+            read_ids(&entity_store, None).await?,
+            all_rows,
+            "with statistics: {has_statistics}"
         );
         assert_eq!(
-            ids(&entity_store, Some(&keys)).await?,
-            all,
-            "counted: {is_counted}"
+            read_ids(&entity_store, Some(&keys)).await?,
+            all_rows,
+            "with statistics: {has_statistics}"
         );
-        for some in [
+        for some_keys in [
             &keys[..1],
             &keys[3..200],
             &[LARGE_KEY, -5][..],
             &[i64::MAX, 0][..],
         ] {
-            let expected = all.iter().filter(|row| some.contains(&row.0));
+            let expected = all_rows.iter().filter(|row| some_keys.contains(&row.0));
             let expected: Vec<_> = expected.copied().collect();
-            assert_eq!(ids(&entity_store, Some(some)).await?, expected);
+            assert_eq!(read_ids(&entity_store, Some(some_keys)).await?, expected);
         }
         // No part of the dump shows a concurrent change.
         let dump = entity_store.dump(Source::Efforts, None, 100).await?;
-        let more: Vec<Entity> = (10_000..10_500)
+        let new_rows: Vec<Entity> = (10_000..10_500)
             .map(|id| {
                 Entity::Effort(effort(
                     id,
-                    all[usize::try_from(id % 6_000).unwrap_or_default()].0,
+                    all_rows[usize::try_from(id % 6_000).unwrap_or_default()].0,
                     5,
                 ))
             })
             .collect();
-        entity_store.apply(&more, 1).await?;
-        let seen: Vec<_> = dump.try_collect().await?;
-        let seen: usize = seen.iter().map(arrow::array::RecordBatch::num_rows).sum();
-        assert_eq!(seen, all.len(), "as of the beginning");
-        assert_eq!(ids(&entity_store, None).await?.len(), all.len() + 500);
+        entity_store.apply(&new_rows, 1).await?;
+        let dumped: Vec<_> = dump.try_collect().await?;
+        let dumped: usize = dumped.iter().map(arrow::array::RecordBatch::num_rows).sum();
+        assert_eq!(dumped, all_rows.len(), "as of the beginning");
+        assert_eq!(
+            read_ids(&entity_store, None).await?.len(),
+            all_rows.len() + 500
+        );
         schema.run("DELETE FROM efforts WHERE id >= 10000;");
     }
     // A small or empty table is one range.
@@ -136,7 +142,7 @@ async fn ranges_follow_each_other(server: Server) -> Result<()> {
 /// All connections share one snapshot. If the connection that exported it ends first, the dump
 /// fails, and a new one may start.
 async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
-    let (schema, entity_store) = filled(server).await?;
+    let (schema, entity_store) = create_filled_schema(server).await?;
     let mut dump = entity_store.dump(Source::Efforts, None, 100).await?;
     dump.try_next().await?.expect("a batch");
     let name = schema.name();
@@ -183,6 +189,6 @@ async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.to_string().contains("start again"), "{error}");
     assert!(dump.try_next().await?.is_none(), "rows follow it");
-    assert_eq!(ids(&entity_store, None).await?.len(), 6_000);
+    assert_eq!(read_ids(&entity_store, None).await?.len(), 6_000);
     Ok(())
 }

@@ -43,7 +43,7 @@ fn address(server: Server) -> String {
 }
 
 /// The options of a schema that is reached through a proxy.
-fn through(proxy: &Proxy, schema: &Schema) -> SqlOptions {
+fn proxied_options(proxy: &Proxy, schema: &Schema) -> SqlOptions {
     SqlOptions {
         host: "127.0.0.1".to_owned(),
         port: proxy.port(),
@@ -55,14 +55,14 @@ fn through(proxy: &Proxy, schema: &Schema) -> SqlOptions {
 async fn a_hanging_connection_times_out(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&address(server), &gate).await;
+    let proxy = Proxy::start(&address(server), &gate).await;
     let options = SqlOptions {
         connections_max: 2,
         connect_timeout_ms: 700,
         request_timeout_ms: 700,
         retry_timeout_ms: 700,
         dump_timeout_ms: 700,
-        ..through(&proxy, &schema)
+        ..proxied_options(&proxy, &schema)
     };
     let entity_store =
         retry_until_ok(async || EntityStore::open(&options, &schema.namespace).await).await;
@@ -115,50 +115,52 @@ async fn a_hanging_connection_times_out(server: Server) -> Result<()> {
 }
 
 /// Options through a proxy, without TLS, so that the traffic can be read.
-fn in_plain_text(proxy: &Proxy, schema: &Schema) -> SqlOptions {
+fn plain_text_options(proxy: &Proxy, schema: &Schema) -> SqlOptions {
     SqlOptions {
         tls: SqlTls::Disable,
         connections_max: 1,
         request_timeout_ms: 5_000,
         retry_timeout_ms: 20_000,
-        ..through(proxy, schema)
+        ..proxied_options(proxy, schema)
     }
 }
 
-/// Runs a call whose first COMMIT gets no answer, so that the call is repeated. `between` runs
+/// Runs a call whose first COMMIT gets no reply, so that the call is repeated. `between` runs
 /// before the repetition.
 async fn with_lost_commit<T>(
     gate: &Gate,
     call: impl Future<Output = Result<T>>,
     between: impl AsyncFnOnce() -> Result<()>,
 ) -> Result<T> {
-    gate.hold_answer_to("COMMIT");
-    let held_answers = gate.held();
+    gate.hold_reply_to("COMMIT");
+    let held_chunks = gate.held_chunks();
     let cutting = async {
-        gate.wait_for_held(held_answers).await;
-        // The server has committed; only its answer is lost. The next held answer belongs to the
+        gate.wait_for_held(held_chunks).await;
+        // The server has committed; only its reply is lost. The next held reply belongs to the
         // repeated call.
         between().await.expect("the call in between");
-        let answers = gate.held();
+        let chunks = gate.held_chunks();
         gate.cut();
-        gate.wait_for_held(answers).await;
+        gate.wait_for_held(chunks).await;
         gate.hold(Holds::Nothing);
     };
-    let both = async { tokio::join!(call, cutting) };
-    let (outcome, ()) = timeout(WAIT_MAX, both).await.expect("the task ends");
+    let call_and_cut = async { tokio::join!(call, cutting) };
+    let (outcome, ()) = timeout(WAIT_MAX, call_and_cut)
+        .await
+        .expect("the task ends");
     outcome
 }
 
-async fn nothing() -> Result<()> {
+async fn do_nothing() -> Result<()> {
     Ok(())
 }
 
-/// An administrator's action is recorded once when the answer to its COMMIT is lost.
+/// An administrator's action is recorded once when the reply to its COMMIT is lost.
 async fn actions_are_recorded_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&address(server), &gate).await;
-    let keys = ApiKeyStore::on_server(&in_plain_text(&proxy, &schema), &schema.namespace);
+    let proxy = Proxy::start(&address(server), &gate).await;
+    let keys = ApiKeyStore::on_server(&plain_text_options(&proxy, &schema), &schema.namespace);
     let action = |target: &str| AdminAction {
         number: 0,
         at_ms: 1,
@@ -169,7 +171,7 @@ async fn actions_are_recorded_once(server: Server) -> Result<()> {
     };
     keys.record_action(&action("before")).await?;
     let lost = action("lost");
-    with_lost_commit(&gate, keys.record_action(&lost), nothing).await?;
+    with_lost_commit(&gate, keys.record_action(&lost), do_nothing).await?;
     // Two equal actions are two records.
     keys.record_action(&lost).await?;
 
@@ -196,43 +198,44 @@ fn application(id: i64) -> Entity {
 async fn a_lost_commit_is_detected(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&address(server), &gate).await;
-    let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
+    let proxy = Proxy::start(&address(server), &gate).await;
+    let store = EntityStore::open(&plain_text_options(&proxy, &schema), &schema.namespace).await?;
     store.apply(&[application(1)], 1).await?;
-    let by = AuditContext {
+    let context = AuditContext {
         actor: "a".to_owned(),
         reason: None,
     };
 
-    let requested = with_lost_commit(&gate, store.request_capacity(1, 5, &by, 1), nothing).await?;
+    let requested =
+        with_lost_commit(&gate, store.request_capacity(1, 5, &context, 1), do_nothing).await?;
     let CapacityRequestOutcome::Created(request) = requested else {
         panic!("{requested:?}");
     };
-    let again = store.request_capacity(1, 6, &by, 1).await?;
+    let repeated = store.request_capacity(1, 6, &context, 1).await?;
     assert!(
-        matches!(again, CapacityRequestOutcome::AlreadyOpen(_)),
-        "{again:?}"
+        matches!(repeated, CapacityRequestOutcome::AlreadyOpen(_)),
+        "{repeated:?}"
     );
 
     let grant = RequestDecision::Grant(None);
     let decided = with_lost_commit(
         &gate,
-        store.decide_request(request.id, grant, &by, 2),
-        nothing,
+        store.decide_request(request.id, grant, &context, 2),
+        do_nothing,
     )
     .await?;
     let DecisionOutcome::Done { usage, .. } = decided else {
         panic!("{decided:?}");
     };
     assert_eq!(usage.application.athlete_capacity, 5);
-    let again = store.decide_request(request.id, grant, &by, 2).await?;
+    let repeated = store.decide_request(request.id, grant, &context, 2).await?;
     assert!(
-        matches!(again, DecisionOutcome::AlreadyDecided(_)),
-        "{again:?}"
+        matches!(repeated, DecisionOutcome::AlreadyDecided(_)),
+        "{repeated:?}"
     );
     assert_eq!(store.audit_entries(1, None, 10).await?.len(), 1);
 
-    let connected = with_lost_commit(&gate, store.authorize(1, 7, 3), nothing).await?;
+    let connected = with_lost_commit(&gate, store.authorize(1, 7, 3), do_nothing).await?;
     assert!(
         matches!(connected, AuthorizeOutcome::New { .. }),
         "{connected:?}"
@@ -252,55 +255,55 @@ async fn a_lost_commit_is_detected(server: Server) -> Result<()> {
 async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&address(server), &gate).await;
-    let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
-    let other = schema.open_store().await?;
+    let proxy = Proxy::start(&address(server), &gate).await;
+    let store = EntityStore::open(&plain_text_options(&proxy, &schema), &schema.namespace).await?;
+    let other_store = schema.open_store().await?;
     store.apply(&[application(1)], 1).await?;
-    let by = AuditContext {
+    let context = AuditContext {
         actor: "a".to_owned(),
         reason: None,
     };
-    let all = CapacityRequestFilter {
+    let filter = CapacityRequestFilter {
         application_id: Some(1),
         state: None,
     };
 
-    let refused = async || {
-        let requests = other.capacity_requests(all, None, 10).await?;
+    let refuse_requests = async || {
+        let requests = other_store.capacity_requests(filter, None, 10).await?;
         for request in requests {
-            other
-                .decide_request(request.id, RequestDecision::Refuse, &by, 2)
+            other_store
+                .decide_request(request.id, RequestDecision::Refuse, &context, 2)
                 .await?;
         }
         Ok(())
     };
-    let requested = store.request_capacity(1, 5, &by, 1);
-    let requested = with_lost_commit(&gate, requested, refused).await?;
+    let requested = store.request_capacity(1, 5, &context, 1);
+    let requested = with_lost_commit(&gate, requested, refuse_requests).await?;
     assert!(
         matches!(requested, CapacityRequestOutcome::Created(_)),
         "{requested:?}"
     );
-    let requests = other.capacity_requests(all, None, 10).await?;
+    let requests = other_store.capacity_requests(filter, None, 10).await?;
     let states: Vec<RequestState> = requests.iter().map(|request| request.state).collect();
     assert_eq!(states, [RequestState::Refused]);
 
-    let raised = async || {
-        other
-            .change_application(1, ApplicationChange::capacity(4), &by, 3)
+    let raise_capacity = async || {
+        other_store
+            .change_application(1, ApplicationChange::capacity(4), &context, 3)
             .await
             .map(drop)
     };
-    let changed = store.change_application(1, ApplicationChange::capacity(3), &by, 3);
-    let usage = with_lost_commit(&gate, changed, raised).await?;
+    let changed = store.change_application(1, ApplicationChange::capacity(3), &context, 3);
+    let usage = with_lost_commit(&gate, changed, raise_capacity).await?;
     let capacity = usage.map(|usage| usage.application.athlete_capacity);
     assert_eq!(capacity, Some(4));
-    assert_eq!(other.audit_entries(1, None, 10).await?.len(), 2);
+    assert_eq!(other_store.audit_entries(1, None, 10).await?.len(), 2);
 
     store.authorize(1, 7, 4).await?;
-    let connected = async || other.authorize(1, 7, 9).await.map(drop);
-    with_lost_commit(&gate, store.revoke(1, 7, 5), connected).await?;
+    let connect = async || other_store.authorize(1, 7, 9).await.map(drop);
+    with_lost_commit(&gate, store.revoke(1, 7, 5), connect).await?;
     assert_eq!(
-        other.authorize(1, 7, 10).await?,
+        other_store.authorize(1, 7, 10).await?,
         AuthorizeOutcome::AlreadyConnected
     );
     Ok(())
@@ -310,8 +313,8 @@ async fn a_repeated_call_leaves_later_changes_alone(server: Server) -> Result<()
 async fn statements_are_prepared_once(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&address(server), &gate).await;
-    let store = EntityStore::open(&in_plain_text(&proxy, &schema), &schema.namespace).await?;
+    let proxy = Proxy::start(&address(server), &gate).await;
+    let store = EntityStore::open(&plain_text_options(&proxy, &schema), &schema.namespace).await?;
     let round = async |id: i64| {
         let athlete = |is_deleted: bool, version: i64| {
             Entity::Athlete(Athlete {
@@ -345,11 +348,11 @@ async fn statements_are_prepared_once(server: Server) -> Result<()> {
             "UPDATE athletes SET is_deleted = FALSE WHERE id = {id};"
         ));
         for source in [Source::Efforts, Source::Authorizations] {
-            let waiting = store.outbox_status(source).await?;
+            let status = store.outbox_status(source).await?;
             let pending = store
-                .pending_notifications(source, waiting.newest, 100)
+                .pending_notifications(source, status.newest, 100)
                 .await?;
-            let ids: Vec<i64> = pending.iter().map(|problem| problem.id).collect();
+            let ids: Vec<i64> = pending.iter().map(|notification| notification.id).collect();
             store.remove_notifications(&ids).await?;
         }
         Result::Ok(())
@@ -406,13 +409,13 @@ async fn schemas_are_created_once(server: Server) -> Result<()> {
             "{diagnostics:?}"
         );
     }
-    let mut making = JoinSet::new();
+    let mut migrations = JoinSet::new();
     for _ in 0..4 {
         let (options, namespace) = (options.clone(), namespace.clone());
-        making.spawn(async move { EntityStore::migrate(&options, &namespace).await });
+        migrations.spawn(async move { EntityStore::migrate(&options, &namespace).await });
     }
-    while let Some(made) = making.join_next().await {
-        made.expect("the task ends")?;
+    while let Some(created) = migrations.join_next().await {
+        created.expect("the task ends")?;
     }
     assert!(!EntityStore::migrate(&options, &namespace).await?);
     assert_eq!(
@@ -427,7 +430,7 @@ async fn schemas_are_created_once(server: Server) -> Result<()> {
 /// A store with a changed migration, or with an older or newer schema, does not open.
 async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    for (change, back, problem) in [
+    for (change, revert, problem) in [
         (
             "UPDATE _sqlx_migrations SET version = 99 WHERE version = 2",
             "UPDATE _sqlx_migrations SET version = 2 WHERE version = 99",
@@ -463,11 +466,11 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
             // MariaDB cannot roll back schema changes, so the migration runs again.
             assert!(EntityStore::migrate(&schema.options, &schema.namespace).await?);
         } else if problem != "older" {
-            let made = EntityStore::migrate(&schema.options, &schema.namespace).await;
-            assert_eq!(made.expect_err("refused").kind(), ErrorKind::Fatal);
+            let outcome = EntityStore::migrate(&schema.options, &schema.namespace).await;
+            assert_eq!(outcome.expect_err("refused").kind(), ErrorKind::Fatal);
         }
-        if !back.is_empty() {
-            schema.run(&format!("{back};"));
+        if !revert.is_empty() {
+            schema.run(&format!("{revert};"));
             schema.open_store().await?;
         }
     }
@@ -527,7 +530,9 @@ async fn wrong_logins_are_named(server: Server) -> Result<()> {
     let diagnostics = diagnostics?;
     assert!(diagnostics.len() > 3, "{diagnostics:?}");
     assert!(
-        diagnostics.iter().any(|flaw| flaw.contains("outbox")),
+        diagnostics
+            .iter()
+            .any(|diagnostic| diagnostic.contains("outbox")),
         "{diagnostics:?}"
     );
     let error = refused.expect_err("a missing right");

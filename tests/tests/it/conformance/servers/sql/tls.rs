@@ -57,10 +57,10 @@ fn path(folder: &Path, name: &str) -> String {
 }
 
 fn run(program: &str, arguments: &[&str]) {
-    let ran = command(program).args(arguments).output();
-    let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let message = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{program}: {message}");
+    let output = command(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {message}");
 }
 
 /// Finds a program, which may be in a folder of administrators' programs only.
@@ -70,14 +70,14 @@ fn command(program: &str) -> Command {
         .into_iter()
         .flatten();
     folders.extend(versions.flatten().map(|version| version.path().join("bin")));
-    let found = folders.iter().map(|folder| folder.join(program));
-    let found = found.into_iter().find(|file| file.is_file());
-    Command::new(found.unwrap_or_else(|| program.into()))
+    let executable = folders.iter().map(|folder| folder.join(program));
+    let executable = executable.into_iter().find(|file| file.is_file());
+    Command::new(executable.unwrap_or_else(|| program.into()))
 }
 
 fn is_root() -> bool {
-    let asked = Command::new("id").arg("-u").output().expect("id");
-    asked.stdout == b"0\n"
+    let output = Command::new("id").arg("-u").output().expect("id");
+    output.stdout == b"0\n"
 }
 
 /// PostgreSQL does not run as root.
@@ -95,19 +95,19 @@ fn start_postgres(folder: &Path, port: u16) -> Child {
     }
     let as_user = |program: &str| {
         let program = command(program);
-        let Some((first, more)) = prefix.split_first() else {
+        let Some((prefix_program, prefix_args)) = prefix.split_first() else {
             return program;
         };
-        let mut command = Command::new(first);
-        command.args(more).arg(program.get_program());
+        let mut command = Command::new(prefix_program);
+        command.args(prefix_args).arg(program.get_program());
         command
     };
-    let made = as_user("initdb")
+    let status = as_user("initdb")
         .args(["-D", &data, "-U", "backstitch", "-A", "trust"])
         .args(["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"])
         .stdout(Stdio::null())
         .status();
-    assert!(made.expect("initdb").success());
+    assert!(status.expect("initdb").success());
     as_user("postgres")
         .args(["-D", &data, "-p", &port.to_string()])
         .args(["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"])
@@ -129,17 +129,17 @@ fn start_postgres(folder: &Path, port: u16) -> Child {
 fn start_mariadb(folder: &Path, port: u16) -> Child {
     let data = format!("--datadir={}", path(folder, "data"));
     let user = if is_root() { &["--user=root"][..] } else { &[] };
-    let made = Command::new("mariadb-install-db")
+    let status = Command::new("mariadb-install-db")
         .args(["--no-defaults", &data, "--skip-test-db"])
         .arg("--auth-root-authentication-method=normal")
         .args(user)
         .stdout(Stdio::null())
         .status();
-    assert!(made.expect("mariadb-install-db").success());
+    assert!(status.expect("mariadb-install-db").success());
     // A statement a line.
-    let first = "CREATE USER 'backstitch'@'127.0.0.1';\n\
+    let statements = "CREATE USER 'backstitch'@'127.0.0.1';\n\
                  GRANT ALL ON *.* TO 'backstitch'@'127.0.0.1';\n";
-    std::fs::write(folder.join("first.sql"), first).expect("writing");
+    std::fs::write(folder.join("first.sql"), statements).expect("writing");
     command("mariadbd")
         .args(["--no-defaults", &data, &format!("--port={port}")])
         .args(user)
@@ -155,14 +155,14 @@ fn start_mariadb(folder: &Path, port: u16) -> Child {
 }
 
 /// Checks that opening the store fails soon, with an error that contains both texts.
-async fn assert_refused(options: &SqlOptions, namespace: &Namespace, why: &str, what_to_do: &str) {
+async fn assert_refused(options: &SqlOptions, namespace: &Namespace, reason: &str, remedy: &str) {
     let started = Instant::now();
     let refused = EntityStore::open(options, namespace).await;
     let error = refused.expect_err("a certificate error");
     assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
     let message = error.to_string();
     assert!(
-        message.contains(why) && message.contains(what_to_do),
+        message.contains(reason) && message.contains(remedy),
         "{message}"
     );
     assert!(
@@ -174,14 +174,14 @@ async fn assert_refused(options: &SqlOptions, namespace: &Namespace, why: &str, 
 /// The client connects only to a server whose certificate the configured authority signed for the
 /// host. Otherwise the error gives the reason at once.
 async fn only_a_trusted_server_is_used(server: Server) -> Result<()> {
-    let private = tokio::task::spawn_blocking(move || TlsServer::start(server));
-    let private = private.await.expect("a server");
+    let tls_server = tokio::task::spawn_blocking(move || TlsServer::start(server));
+    let tls_server = tls_server.await.expect("a server");
     let namespace = servers::namespace();
     let options = SqlOptions {
         host: "127.0.0.1".to_owned(),
-        port: private.port,
+        port: tls_server.port,
         tls: SqlTls::VerifyFull,
-        ca_file: private.certificates.file("ca.pem"),
+        ca_file: tls_server.certificates.file("ca.pem"),
         ..server.options()
     };
     // Waits for the server to start.
@@ -194,7 +194,7 @@ async fn only_a_trusted_server_is_used(server: Server) -> Result<()> {
     assert_eq!(diagnostics, Vec::<String>::new());
 
     let options_with = |file: &str, host: &str, tls: SqlTls| SqlOptions {
-        ca_file: private.certificates.file(file),
+        ca_file: tls_server.certificates.file(file),
         host: host.to_owned(),
         tls,
         ..options.clone()
@@ -203,11 +203,11 @@ async fn only_a_trusted_server_is_used(server: Server) -> Result<()> {
     for (file, tls) in [("ca.pem", SqlTls::VerifyCa), ("other.pem", SqlTls::Require)] {
         EntityStore::open(&options_with(file, "localhost", tls), &namespace).await?;
     }
-    let silent = SqlOptions {
+    let without_tls = SqlOptions {
         port: server.options().port,
         ..options_with("ca.pem", "127.0.0.1", SqlTls::Require)
     };
-    for (options, why, what_to_do) in [
+    for (options, reason, remedy) in [
         (
             options_with("other.pem", "127.0.0.1", SqlTls::VerifyFull),
             "UnknownIssuer",
@@ -233,12 +233,16 @@ async fn only_a_trusted_server_is_used(server: Server) -> Result<()> {
             "no certificate",
             "readable PEM file",
         ),
-        (silent, "does not support TLS", "enable TLS on the server"),
+        (
+            without_tls,
+            "does not support TLS",
+            "enable TLS on the server",
+        ),
     ] {
-        assert_refused(&options, &namespace, why, what_to_do).await;
+        assert_refused(&options, &namespace, reason, remedy).await;
     }
     drop(entity_store);
-    let ended = tokio::task::spawn_blocking(move || drop(private));
-    ended.await.expect("the end of the process");
+    let stopped = tokio::task::spawn_blocking(move || drop(tls_server));
+    stopped.await.expect("the end of the process");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Live counts: readers use them instead of single states, and only while they are valid.
+//! Live counts: readers use them instead of single entries, and only while they are valid.
 
 use schemas::key::KeyValue;
 use schemas::source::Source;
@@ -14,12 +14,12 @@ const SOURCE: Source = Source::Authorizations;
 const APPLICATION: i64 = 7;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_live_count_replaces_states_embedded() {
+async fn a_live_count_replaces_entries_embedded() {
     Box::pin(check_live_counts(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_live_count_replaces_states_on_servers() {
+async fn a_live_count_replaces_entries_on_servers() {
     Box::pin(check_live_counts(World::on_servers().await)).await;
 }
 
@@ -38,7 +38,7 @@ async fn authorize(world: &World, athletes: std::ops::Range<i64>, is_revoked: bo
     world.catch_up_on(SOURCE).await;
 }
 
-fn query(world: &World) -> EntryQuery {
+fn count_query(world: &World) -> EntryQuery {
     let mut jobs = world.catalog.boards().iter();
     let job = jobs.find(|job| job.board() == "applications");
     let job = job.expect("the board");
@@ -50,49 +50,51 @@ fn query(world: &World) -> EntryQuery {
     }
 }
 
-async fn read(world: &World) -> EntriesSnapshot {
+async fn read_counts(world: &World) -> EntriesSnapshot {
     let live = &world.stores.live;
     let read = live
-        .read_live_counts(SOURCE, PARTITIONS, &[query(world)])
+        .read_live_counts(SOURCE, PARTITIONS, &[count_query(world)])
         .await;
     read.expect("entries")
 }
 
 /// The stored live count with its partition, if there is one.
 async fn stored_count(world: &World) -> Option<(u32, StoredLiveCount)> {
-    let answer = read(world).await;
-    let sums = answer
+    let answer = read_counts(world).await;
+    let counts = answer
         .entries
         .into_iter()
         .flat_map(|entries| entries.live_counts);
-    sums.filter(|(_, sum)| sum.content().is_some()).last()
+    counts.filter(|(_, count)| count.content().is_some()).last()
 }
 
-async fn connected(client: &Client) -> u64 {
+async fn fetch_connected(client: &Client) -> u64 {
     let answer = client
-        .ask(&format!("/api/v1/applications/{APPLICATION}"))
+        .fetch_json(&format!("/api/v1/applications/{APPLICATION}"))
         .await;
     answer["connected_athletes"].as_u64().expect("a count")
 }
 
 /// Replaces the stored live count by one that is a thousand higher.
 async fn falsify_count(world: &World) {
-    let (partition, believed) = stored_count(world).await.expect("a live count");
-    let all_states = read(world).await.partition_states;
-    let state = all_states[partition as usize]
+    let (partition, stored) = stored_count(world).await.expect("a live count");
+    let states = read_counts(world).await.partition_states;
+    let state = states[partition as usize]
         .as_ref()
         .expect("a partition state");
-    let mut content = believed.content().expect("a live count").to_vec();
-    let at = content.len() - 16;
-    let count = content[at..at + 8].try_into().expect("eight bytes");
+    let mut content = stored.content().expect("a live count").to_vec();
+    let count_offset = content.len() - 16;
+    let count = content[count_offset..count_offset + 8]
+        .try_into()
+        .expect("eight bytes");
     let count = u64::from_be_bytes(count) + 1_000;
-    content[at..at + 8].copy_from_slice(&count.to_be_bytes());
-    let EntryQuery { view, key, .. } = query(world);
+    content[count_offset..count_offset + 8].copy_from_slice(&count.to_be_bytes());
+    let EntryQuery { view, key, .. } = count_query(world);
     let changes = Changes {
         live_counts: vec![LiveCountChange {
             view: view.clone(),
             key,
-            expected: Some(believed),
+            expected: Some(stored),
             next: Some(StoredLiveCount::completed(&content)),
         }],
         ..Changes::default()
@@ -120,29 +122,41 @@ async fn check_live_counts(mut world: World) {
         stored_count(&world).await.is_some(),
         "there is no live count"
     );
-    assert_eq!(connected(&served.client).await, 19);
+    assert_eq!(fetch_connected(&served.client).await, 19);
     falsify_count(&world).await;
-    assert_eq!(connected(&served.client).await, 1_019, "states were read");
+    assert_eq!(
+        fetch_connected(&served.client).await,
+        1_019,
+        "entries were read"
+    );
     // A live count is updated incrementally.
     authorize(&world, 1..4, true).await;
-    assert_eq!(connected(&served.client).await, 1_016, "states were read");
+    assert_eq!(
+        fetch_connected(&served.client).await,
+        1_016,
+        "entries were read"
+    );
 
     // The stored live count refers to the version before the run.
     let request = RunRequest::default();
     world.run_on(SOURCE, &request).await.expect("a run");
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-    assert_eq!(connected(&served.client).await, 16);
+    assert_eq!(fetch_connected(&served.client).await, 16);
     authorize(&world, 3..8, false).await;
-    assert_eq!(connected(&served.client).await, 17);
+    assert_eq!(fetch_connected(&served.client).await, 17);
     authorize(&world, 10..15, true).await;
     authorize(&world, 20..25, false).await;
-    assert_eq!(connected(&served.client).await, 17);
+    assert_eq!(fetch_connected(&served.client).await, 17);
     falsify_count(&world).await;
-    assert_eq!(connected(&served.client).await, 1_017, "states were read");
+    assert_eq!(
+        fetch_connected(&served.client).await,
+        1_017,
+        "entries were read"
+    );
 
     // A new generation has no live count.
     world.delete_live_state();
     world.catch_up_on(SOURCE).await;
-    assert_eq!(connected(&served.client).await, 17);
+    assert_eq!(fetch_connected(&served.client).await, 17);
     served.end().await;
 }

@@ -141,21 +141,21 @@ impl LiveWrite for SmallWrites {
     async fn apply(
         &self,
         partition_id: PartitionId,
-        believed: Checkpoint,
+        expected: Checkpoint,
         next: Cut,
         views: &[&str],
         changes: &Changes,
     ) -> Result<Result<(), CheckpointMismatch>> {
-        let offsets = next.next_offset - believed.next_offset;
-        let done = self
+        let offsets = next.next_offset - expected.next_offset;
+        let result = self
             .inner
-            .apply(partition_id, believed, next, views, changes);
-        let done = done.await?;
-        if done.is_ok() {
+            .apply(partition_id, expected, next, views, changes);
+        let result = result.await?;
+        if result.is_ok() {
             let mut applied = self.applied.lock().expect("no panic");
             applied.push((offsets, changes.rows()));
         }
-        Ok(done)
+        Ok(result)
     }
 
     async fn remove_published(&self, partition_id: PartitionId, read: &Outbox) -> Result<bool> {
@@ -199,21 +199,23 @@ async fn large_micro_batches_are_split() {
     let raw: Vec<&[u8]> = lines.iter().map(String::as_bytes).collect();
     world.intake(Source::Plays).await;
     world.append_raw(0, &raw).await;
-    for (rows_max, pieces_min) in [(60, 12), (1, EVENTS)] {
-        let narrow = SmallWrites::new(&world.stores.live, rows_max);
-        let wide = std::mem::replace(&mut world.stores.live, Arc::clone(&narrow) as _);
+    for (rows_max, parts_min) in [(60, 12), (1, EVENTS)] {
+        let small_writes = SmallWrites::new(&world.stores.live, rows_max);
+        let original = std::mem::replace(&mut world.stores.live, Arc::clone(&small_writes) as _);
         let report = world.catch_up().await;
-        world.stores.live = wide;
+        world.stores.live = original;
         assert_eq!(report.events, EVENTS as u64);
         assert_eq!(report.duplicates, EVENTS as u64);
         assert_eq!(report.dead_letters, EVENTS as u64 / 10);
-        let applied = narrow.applied.lock().expect("no panic").clone();
-        assert!(applied.len() >= pieces_min, "{applied:?}");
+        let applied = small_writes.applied.lock().expect("no panic").clone();
+        assert!(applied.len() >= parts_min, "{applied:?}");
         for (offsets, rows) in &applied {
             assert!(*rows <= rows_max || *offsets == 1, "{applied:?}");
         }
         let served = world.serve().await;
-        let answer = served.client.ask("/api/v1/stats/plays/total?owner_id=1");
+        let answer = served
+            .client
+            .fetch_json("/api/v1/stats/plays/total?owner_id=1");
         assert_eq!(answer.await["count"], EVENTS, "{rows_max} rows at once");
         served.end().await;
         world.delete_live_state();

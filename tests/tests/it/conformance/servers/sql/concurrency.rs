@@ -17,14 +17,14 @@ use super::{Schema, Server};
 
 super::on_both! {
     the_newest_version_wins_in_any_order
-    places_are_never_exceeded
-    an_athlete_changes_while_efforts_come
+    capacity_is_never_exceeded
+    concurrent_athlete_and_effort_changes_are_published
     a_dump_shows_one_snapshot_and_may_be_dropped
 }
 
 /// Two clients repeatedly apply the same ids in different orders and versions. No call fails, and
 /// the newest versions stay.
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 async fn the_newest_version_wins_in_any_order(server: Server) -> Result<()> {
     const ROWS: i64 = 120;
     const ROUNDS: i64 = 12;
@@ -67,8 +67,8 @@ async fn the_newest_version_wins_in_any_order(server: Server) -> Result<()> {
             Result::Ok(())
         });
     }
-    while let Some(done) = writers.join_next().await {
-        done.expect("the task ends")?;
+    while let Some(outcome) = writers.join_next().await {
+        outcome.expect("the task ends")?;
     }
     let entity_store = schema.open_store().await?;
     let last = ROUNDS * 4 - 1;
@@ -106,8 +106,8 @@ async fn the_newest_version_wins_in_any_order(server: Server) -> Result<()> {
     Ok(())
 }
 
-/// Fifty connections compete for five places.
-async fn places_are_never_exceeded(server: Server) -> Result<()> {
+/// Fifty athletes connect at once to an application with a capacity of five.
+async fn capacity_is_never_exceeded(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let options = SqlOptions {
         connections_max: 50,
@@ -117,38 +117,38 @@ async fn places_are_never_exceeded(server: Server) -> Result<()> {
     entity_store
         .apply(&[Entity::Application(application(1, 5))], 1)
         .await?;
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for athlete_id in 0..50 {
         let entity_store = Arc::clone(&entity_store);
-        asking.spawn(async move { entity_store.authorize(1, athlete_id, 1).await });
+        requests.spawn(async move { entity_store.authorize(1, athlete_id, 1).await });
     }
-    let mut answers = BTreeMap::new();
-    while let Some(answer) = asking.join_next().await {
-        let answer = match answer.expect("the task ends")? {
+    let mut outcome_counts = BTreeMap::new();
+    while let Some(outcome) = requests.join_next().await {
+        let outcome = match outcome.expect("the task ends")? {
             AuthorizeOutcome::New { .. } => "new",
             AuthorizeOutcome::CapacityReached {
                 connected: 5,
                 capacity: 5,
             } => "full",
-            other => panic!("{other:?}"),
+            unexpected => panic!("{unexpected:?}"),
         };
-        *answers.entry(answer).or_insert(0) += 1;
+        *outcome_counts.entry(outcome).or_insert(0) += 1;
     }
-    assert_eq!(answers, BTreeMap::from([("full", 45), ("new", 5)]));
+    assert_eq!(outcome_counts, BTreeMap::from([("full", 45), ("new", 5)]));
     Ok(())
 }
 
 /// The last notification of an athlete's group is published when both the effort and the athlete
 /// are visible, so no board stays wrong.
-async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
+async fn concurrent_athlete_and_effort_changes_are_published(server: Server) -> Result<()> {
     const SEGMENTS: i64 = 40;
     let schema = Schema::new(server).await;
     let (writer, reader) = (
         schema.open_store().await?,
         Arc::new(schema.open_store().await?),
     );
-    let mut adding = JoinSet::new();
-    adding.spawn(async move {
+    let mut writers = JoinSet::new();
+    writers.spawn(async move {
         for segment in 0..SEGMENTS {
             writer
                 .apply(&[Entity::Effort(effort(segment, segment, 7))], 1)
@@ -157,7 +157,7 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
         Result::Ok(())
     });
     let changer = Arc::clone(&reader);
-    adding.spawn(async move {
+    writers.spawn(async move {
         for version in 0..SEGMENTS {
             let row = Athlete {
                 gender: (version % 2 == 0).then_some(Gender::F).or(Some(Gender::M)),
@@ -170,42 +170,42 @@ async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
         Result::Ok(())
     });
     // The contents of a view: each group as it was read after its last notification.
-    let mut seen: BTreeMap<Group, Option<i64>> = BTreeMap::new();
+    let mut view_rows: BTreeMap<Group, Option<i64>> = BTreeMap::new();
     loop {
-        let is_over = adding.is_empty();
+        let is_over = writers.is_empty();
         let notifications = reader
             .pending_notifications(Source::Efforts, i64::MAX, 1000)
             .await?;
         let mut groups: Vec<Group> = notifications
             .iter()
-            .map(|notifications| notifications.group)
+            .map(|notification| notification.group)
             .collect();
         groups.sort_unstable();
         groups.dedup();
-        let found = reader.groups(Source::Efforts, &groups).await?;
-        for row in effort_rows(&found) {
+        let rows = reader.groups(Source::Efforts, &groups).await?;
+        for row in effort_rows(&rows) {
             let group = Group {
                 key: row.segment_id,
                 member: row.athlete_id,
             };
-            seen.insert(group, row.birth_year);
+            view_rows.insert(group, row.birth_year);
         }
         let ids: Vec<i64> = notifications
             .iter()
-            .map(|notifications| notifications.id)
+            .map(|notification| notification.id)
             .collect();
         reader.remove_notifications(&ids).await?;
         if is_over && notifications.is_empty() {
             break;
         }
-        if let Some(done) = adding.try_join_next() {
-            done.expect("the task ends")?;
+        if let Some(outcome) = writers.try_join_next() {
+            outcome.expect("the task ends")?;
         }
     }
     let expected: BTreeMap<Group, Option<i64>> = (0..SEGMENTS)
         .map(|key| (Group { key, member: 7 }, Some(SEGMENTS - 1)))
         .collect();
-    assert_eq!(seen, expected);
+    assert_eq!(view_rows, expected);
     Ok(())
 }
 
@@ -214,17 +214,17 @@ async fn a_dump_shows_one_snapshot_and_may_be_dropped(server: Server) -> Result<
     const ROWS: i64 = 20_000;
     let schema = Schema::new(server).await;
     let entity_store = schema.open_store().await?;
-    let all_at = |elapsed_time_s: i64| -> Vec<Entity> {
+    let rows_with_time = |elapsed_time_s: i64| -> Vec<Entity> {
         let row = |id| Effort {
             elapsed_time_s,
             ..effort(id, id % 50, id % 70)
         };
         (0..ROWS).map(row).map(Entity::Effort).collect()
     };
-    entity_store.apply(&all_at(1), 1).await?;
+    entity_store.apply(&rows_with_time(1), 1).await?;
     let mut dump = entity_store.dump(Source::Efforts, None, 100).await?;
     let dropped = entity_store.dump(Source::Efforts, None, 100).await?;
-    entity_store.apply(&all_at(2), 1).await?;
+    entity_store.apply(&rows_with_time(2), 1).await?;
     entity_store
         .apply(&[Entity::Effort(effort(ROWS + 1, 1, 1))], 1)
         .await?;

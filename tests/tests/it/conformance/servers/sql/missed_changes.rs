@@ -48,7 +48,7 @@ async fn a_change_in_an_old_transaction_publishes_newer_efforts(server: Server) 
         ("SERIALIZABLE", "X", "F"),
     ]) {
         let mut app = server.session();
-        app.run(&schema.inside());
+        app.run(&schema.select_statement());
         app.run(&format!(
             "SET SESSION {} TRANSACTION ISOLATION LEVEL {level};",
             match server {
@@ -56,8 +56,8 @@ async fn a_change_in_an_old_transaction_publishes_newer_efforts(server: Server) 
                 Server::MariaDb => "",
             }
         ));
-        let seen = app.run("BEGIN; SELECT gender FROM athletes WHERE id = 3;");
-        assert_eq!(seen, before);
+        let gender = app.run("BEGIN; SELECT gender FROM athletes WHERE id = 3;");
+        assert_eq!(gender, before);
 
         schema.run(&format!("{EFFORT} VALUES ({id}, {id}, 3, 1, 60, 5);"));
         assert_eq!(
@@ -65,8 +65,8 @@ async fn a_change_in_an_old_transaction_publishes_newer_efforts(server: Server) 
             groups(&[(id, 3)])
         );
         let group = Group { key: id, member: 3 };
-        let read = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
-        assert_eq!(read[0].gender.as_deref(), Some(before), "{level}");
+        let rows = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
+        assert_eq!(rows[0].gender.as_deref(), Some(before), "{level}");
 
         app.run(&format!(
             "UPDATE athletes SET gender = '{after}' WHERE id = 3; COMMIT;"
@@ -77,8 +77,8 @@ async fn a_change_in_an_old_transaction_publishes_newer_efforts(server: Server) 
             groups(&expected),
             "{level}"
         );
-        let read = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
-        assert_eq!(read[0].gender.as_deref(), Some(after), "{level}");
+        let rows = effort_rows(&entity_store.groups(Source::Efforts, &[group]).await?);
+        assert_eq!(rows[0].gender.as_deref(), Some(after), "{level}");
     }
     // A rolled-back change is not published.
     schema.run("BEGIN; UPDATE athletes SET gender = NULL; ROLLBACK;");
@@ -101,8 +101,8 @@ async fn keys_and_cascades_are_published(server: Server) -> Result<()> {
     ));
     take_groups(&entity_store, Source::Efforts).await?;
     schema.run("UPDATE athletes SET id = 4 WHERE id = 3;");
-    let both = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
-    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, both);
+    let expected = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, expected);
     schema.run("DELETE FROM athletes WHERE id = 4;");
     assert_eq!(schema.run("SELECT count(*) FROM efforts;"), "0");
     assert_eq!(
@@ -124,12 +124,12 @@ async fn an_apps_keys_and_cascades_are_published(server: Server) -> Result<()> {
     );
     let entity_store = schema.open_store().await?;
     schema.run(&app.with_table_names("UPDATE app.riders SET id = 4 WHERE id = 3;"));
-    let both = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
-    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, both);
+    let expected = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
+    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, expected);
     if server == Server::Postgres {
         for table in ["rides", "riders"] {
-            let emptied = app.with_table_names(&format!("TRUNCATE app.{table} CASCADE;"));
-            let refused = server.run(&emptied).expect_err("a publishing error");
+            let truncate = app.with_table_names(&format!("TRUNCATE app.{table} CASCADE;"));
+            let refused = server.run(&truncate).expect_err("a publishing error");
             assert!(refused.contains("delete the rows of"), "{refused}");
         }
     }
@@ -191,11 +191,14 @@ async fn wrong_counters_are_recounted(server: Server) -> Result<()> {
         ("DELETE FROM connections WHERE application_id = 1;", 1),
     ] {
         schema.run(change);
-        let named = diagnostics().await?;
-        assert_eq!(named.len(), 1, "{change} {named:?}");
-        let says = format!("for the applications {wrong}:");
-        assert!(named[0].contains(&says), "{change} {named:?}");
-        assert!(named[0].contains("run `backstitch migrate`"), "{named:?}");
+        let problems = diagnostics().await?;
+        assert_eq!(problems.len(), 1, "{change} {problems:?}");
+        let expected = format!("for the applications {wrong}:");
+        assert!(problems[0].contains(&expected), "{change} {problems:?}");
+        assert!(
+            problems[0].contains("run `backstitch migrate`"),
+            "{problems:?}"
+        );
         assert_eq!(recount().await?, [wrong], "{change}");
         assert_eq!(diagnostics().await?, Vec::<String>::new(), "{change}");
         let full = AuthorizeOutcome::CapacityReached {
@@ -247,16 +250,22 @@ async fn many_athletes_are_published_at_once(server: Server) -> Result<()> {
         rows(&|id| format!("({id})")),
         rows(&|id| format!("({id}, {}, {}, 1, 60, 5)", id % 5, id % 290)),
     ));
-    let all: Groups = (1..=600).map(|id| (id % 5, id % 290)).collect();
-    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, all);
-    schema.run("UPDATE athletes SET birth_year = 1980; UPDATE athletes SET gender = 'F';");
-    let waiting = entity_store.outbox_status(Source::Efforts).await?;
-    assert!(
-        waiting.newest > 0 && waiting.notifications > 0,
-        "{waiting:?}"
+    let all_groups: Groups = (1..=600).map(|id| (id % 5, id % 290)).collect();
+    assert_eq!(
+        take_groups(&entity_store, Source::Efforts).await?,
+        all_groups
     );
-    let known: Groups = all.into_iter().filter(|(_, member)| *member > 0).collect();
-    assert_eq!(take_groups(&entity_store, Source::Efforts).await?, known);
+    schema.run("UPDATE athletes SET birth_year = 1980; UPDATE athletes SET gender = 'F';");
+    let status = entity_store.outbox_status(Source::Efforts).await?;
+    assert!(status.newest > 0 && status.notifications > 0, "{status:?}");
+    let with_athletes: Groups = all_groups
+        .into_iter()
+        .filter(|(_, member)| *member > 0)
+        .collect();
+    assert_eq!(
+        take_groups(&entity_store, Source::Efforts).await?,
+        with_athletes
+    );
     assert_eq!(
         entity_store
             .outbox_status(Source::Efforts)

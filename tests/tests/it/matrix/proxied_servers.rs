@@ -36,27 +36,27 @@ impl ProxiedServers {
         let (mut proxies, mut kafka) = (Vec::new(), None);
         for (server, gate) in gates {
             let Setting {
-                direct, through, ..
+                direct, proxied, ..
             } = &mut setting;
             let proxy = match server {
                 ServerName::Kafka => {
                     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
                     let port = listener.local_addr().expect("an address").port();
-                    let own = DedicatedServer::kafka(Some(port));
-                    let proxy = Proxy::on(listener, &own.behind_proxy(), gate);
-                    direct.kafka = own.address();
-                    kafka = Some(own);
+                    let broker = DedicatedServer::kafka(Some(port));
+                    let proxy = Proxy::start_on(listener, &broker.behind_proxy(), gate);
+                    direct.kafka = broker.address();
+                    kafka = Some(broker);
                     proxy
                 }
-                other => Proxy::to(&address(*other, direct), gate).await,
+                other => Proxy::start(&address(*other, direct), gate).await,
             };
-            let at = proxy.address.clone();
+            let proxy_address = proxy.address.clone();
             match server {
-                ServerName::Kafka => through.kafka = at,
-                ServerName::Redis => through.redis = at,
-                ServerName::Cassandra => through.cassandra = at,
-                ServerName::PostgreSql => through.postgres = at,
-                ServerName::S3 => through.s3 = Some(at),
+                ServerName::Kafka => proxied.kafka = proxy_address,
+                ServerName::Redis => proxied.redis = proxy_address,
+                ServerName::Cassandra => proxied.cassandra = proxy_address,
+                ServerName::PostgreSql => proxied.postgres = proxy_address,
+                ServerName::S3 => proxied.s3 = Some(proxy_address),
             }
             proxies.push(proxy);
         }
@@ -69,24 +69,24 @@ impl ProxiedServers {
 
     /// All servers behind one gate.
     pub(super) async fn all_behind(gate: &Arc<Gate>) -> Self {
-        let all = [
+        let servers = [
             ServerName::Kafka,
             ServerName::Redis,
             ServerName::Cassandra,
             ServerName::PostgreSql,
             ServerName::S3,
         ];
-        let gates = all.map(|server| (server, Arc::clone(gate))).into();
+        let gates = servers.map(|server| (server, Arc::clone(gate))).into();
         Self::in_front_of(&gates).await
     }
 }
 
-fn address(server: ServerName, at: &Addresses) -> String {
+fn address(server: ServerName, addresses: &Addresses) -> String {
     match server {
-        ServerName::Kafka => at.kafka.clone(),
-        ServerName::Redis => at.redis.clone(),
-        ServerName::Cassandra => at.cassandra.clone(),
-        ServerName::PostgreSql => at.postgres.clone(),
-        ServerName::S3 => at.s3.clone().expect("an S3"),
+        ServerName::Kafka => addresses.kafka.clone(),
+        ServerName::Redis => addresses.redis.clone(),
+        ServerName::Cassandra => addresses.cassandra.clone(),
+        ServerName::PostgreSql => addresses.postgres.clone(),
+        ServerName::S3 => addresses.s3.clone().expect("an S3"),
     }
 }

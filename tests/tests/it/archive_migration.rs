@@ -10,7 +10,7 @@ use std::process::Command;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::archive::Archive;
-use tests::process::{Server, done, run_with_input};
+use tests::process::{Server, run_ok, run_with_input};
 use tests::world::{World, archive_version};
 
 const PLAYS: u64 = 116;
@@ -29,25 +29,25 @@ fn unpack_old_folder() -> (tempfile::TempDir, PathBuf) {
     (folder, data)
 }
 
-fn total(data: &Path) -> Value {
+fn fetch_total(data: &Path) -> Value {
     let server = Server::start(data, &[]);
     let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
-    server.client.json(&path)
+    server.client.get_json(&path)
 }
 
-fn archive(data: &Path) -> Archive {
+fn open_archive(data: &Path) -> Archive {
     Archive::local(&data.join("archive")).expect("an archive")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_data_folder_is_migrated_with_every_event() {
     let (_folder, data) = unpack_old_folder();
-    assert_eq!(total(&data)["count"], PLAYS);
+    assert_eq!(fetch_total(&data)["count"], PLAYS);
     assert!(
-        done(&data, &["migrate"]).contains("archive"),
+        run_ok(&data, &["migrate"]).contains("archive"),
         "it is reported"
     );
-    let version = archive_version(&archive(&data)).await;
+    let version = archive_version(&open_archive(&data)).await;
     let files = version["files"].as_array().expect("files");
     let expired = files.iter().filter(|file| file["expired"].is_object());
     assert_eq!((files.len(), expired.count()), (10, 4), "{version:#}");
@@ -59,9 +59,9 @@ async fn a_data_folder_is_migrated_with_every_event() {
     // An older process stops with an error when it finds an unknown object.
     let manifests = data.join("archive/archive/plays/manifests");
     assert!(manifests.join("archive-has-versions").exists());
-    let others = ["backfill/manifests", "merged/records", "scrubbed/records"];
+    let record_folders = ["backfill/manifests", "merged/records", "scrubbed/records"];
     let plays = data.join("archive/archive/plays");
-    for records in others {
+    for records in record_folders {
         assert!(plays.join(records).join("archive-has-versions").exists());
     }
 
@@ -75,12 +75,12 @@ async fn a_data_folder_is_migrated_with_every_event() {
     let input = lines.join("\n");
     let ingested = run_with_input(&data, &["ingest", "plays", "-"], input.as_bytes());
     assert!(ingested.status.success(), "{ingested:?}");
-    done(&data, &["speed", "--until-caught-up"]);
+    run_ok(&data, &["speed", "--until-caught-up"]);
     let report: Value =
-        serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
+        serde_json::from_str(&run_ok(&data, &["batch", "run", "--json"])).expect("JSON");
     assert!(report.to_string().contains("\"duplicates\":2"), "{report}");
-    assert_eq!(total(&data)["count"], PLAYS + 1);
-    let compared = done(
+    assert_eq!(fetch_total(&data)["count"], PLAYS + 1);
+    let compared = run_ok(
         &data,
         &[
             "restorate",
@@ -93,11 +93,14 @@ async fn a_data_folder_is_migrated_with_every_event() {
     );
     let compared: Value = serde_json::from_str(&compared).expect("JSON");
     assert!(compared.to_string().contains("\"differ\":0"), "{compared}");
-    done(&data, &["erase", "--listener", "3", "--verify"]);
+    run_ok(&data, &["erase", "--listener", "3", "--verify"]);
 
     // Once the archive version lists no file of the older layout, these files are deleted.
-    let listed = archive_version(&archive(&data)).await["files"].to_string();
-    let present = archive(&data).list("archive/plays").await.expect("files");
+    let listed = archive_version(&open_archive(&data)).await["files"].to_string();
+    let present = open_archive(&data)
+        .list("archive/plays")
+        .await
+        .expect("files");
     let mut parquet = present.iter().filter(|path| path.ends_with(".parquet"));
     assert!(
         parquet.all(|path| listed.contains(path.as_str())),
@@ -108,7 +111,7 @@ async fn a_data_folder_is_migrated_with_every_event() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_is_migrated() {
     let (_folder, data) = unpack_old_folder();
-    let (local, world) = (archive(&data), World::on_servers().await);
+    let (local, world) = (open_archive(&data), World::on_servers().await);
     for path in local.list("archive/plays").await.expect("files") {
         let bytes = local.get(&path).await.expect("reading").expect("a file");
         world
@@ -154,6 +157,6 @@ async fn a_bucket_is_migrated() {
             .expect("an existing archive")
     );
     let bucket_version = archive_version(&world.stores.archive).await;
-    done(&data, &["migrate"]);
+    run_ok(&data, &["migrate"]);
     assert_eq!(bucket_version, archive_version(&local).await);
 }

@@ -11,26 +11,26 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// The number of records of the old topic.
-const OLD: u32 = 400;
+/// Number of records in the old topic.
+const OLD_RECORDS: u32 = 400;
 
 /// Recreates the topic as soon as possible, and fills it with other plays. Uses existing clients to
 /// be as fast as possible.
 async fn recreate_and_fill(name: &str, pause: Duration, count: u32) {
     let (admin, options) = (admin(), AdminOptions::new());
     let producer: BaseProducer = client(&[("linger.ms", "0")]);
-    let again = NewTopic::new(name, 1, TopicReplication::Fixed(1))
+    let topic = NewTopic::new(name, 1, TopicReplication::Fixed(1))
         .set("message.timestamp.type", "LogAppendTime");
     let deleted = admin.delete_topics(&[name], &options).await;
     deleted.expect("deleting")[0].as_ref().expect("deleted");
     tokio::time::sleep(pause).await;
     let started = Instant::now();
-    while let Err(why) = &admin
-        .create_topics([&again], &options)
+    while let Err(reason) = &admin
+        .create_topics([&topic], &options)
         .await
         .expect("an answer")[0]
     {
-        assert!(started.elapsed() < WAIT_MAX, "{why:?}");
+        assert!(started.elapsed() < WAIT_MAX, "{reason:?}");
     }
     for number in 0..count {
         let value = play("new", number, 900_000 + number);
@@ -51,8 +51,8 @@ fn play(event: &str, number: u32, owner: u32) -> String {
 /// The identifying data of every record of partition 0.
 async fn record_identities(log: &dyn LogRead) -> Result<Vec<LastRecord>> {
     let records = log.fetch(TOPIC, 0, 0, EVERYTHING).await?.records;
-    let record_identities = (0..records.len()).filter_map(|index| records.slice(index, 1).last());
-    Ok(record_identities.collect())
+    let identities = (0..records.len()).filter_map(|index| records.slice(index, 1).last());
+    Ok(identities.collect())
 }
 
 /// The position of the speed layer.
@@ -64,30 +64,30 @@ async fn position(world: &World) -> (Offset, Option<LastRecord>) {
     })
 }
 
-/// A log in which one read of the partition is held until the new topic is full.
+/// A log that delays one read of the partition until the new topic is full.
 #[derive(Debug)]
 struct DelayedLog {
     log: Arc<dyn Log>,
-    /// The first read at or after this offset is held.
-    from: AtomicI64,
-    /// If true, the read is held after it has read, instead of before.
-    has_read: bool,
+    /// The log delays the first read at or after this offset.
+    hold_from: AtomicI64,
+    /// If true, the delay is after the read, instead of before it.
+    reads_before_hold: bool,
     has_held_read: AtomicBool,
     resume: Semaphore,
 }
 
 impl DelayedLog {
-    fn new(namespace: &Namespace, from: Offset, has_read: bool) -> Result<Arc<Self>> {
+    fn new(namespace: &Namespace, from: Offset, reads_before_hold: bool) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             log: Arc::new(KafkaLog::open(&options(), namespace)?),
-            from: AtomicI64::new(from),
-            has_read,
+            hold_from: AtomicI64::new(from),
+            reads_before_hold,
             has_held_read: AtomicBool::new(false),
             resume: Semaphore::new(0),
         }))
     }
 
-    /// Waits until a read is held.
+    /// Waits until a read is delayed.
     async fn wait_until_held(&self) {
         let started = Instant::now();
         while !self.has_held_read.load(SeqCst) {
@@ -110,8 +110,8 @@ impl LogRead for DelayedLog {
         from: Offset,
         limit: FetchLimit,
     ) -> Result<FetchedRecords> {
-        let is_held = from >= self.from.load(SeqCst) && !self.has_held_read.load(SeqCst);
-        let read = match is_held && self.has_read {
+        let is_held = from >= self.hold_from.load(SeqCst) && !self.has_held_read.load(SeqCst);
+        let read = match is_held && self.reads_before_hold {
             true => Some(self.log.fetch(topic, partition, from, limit).await?),
             false => None,
         };
@@ -178,33 +178,33 @@ async fn recreate_under_worker(counted: Offset, encounter: Encounter) -> Result<
         Encounter::AnyTime(_) => Offset::MAX,
         _ => counted,
     };
-    let log_delayed = DelayedLog::new(
+    let delayed_log = DelayedLog::new(
         &namespace,
         from,
         encounter == Encounter::FullAfterOldRecords,
     )?;
-    world.stores.log = Arc::clone(&log_delayed) as _;
+    world.stores.log = Arc::clone(&delayed_log) as _;
     world.speed_options.look_interval_ms = 60_000;
-    log_delayed.ensure_topic(TOPIC, 1).await?;
-    let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
+    delayed_log.ensure_topic(TOPIC, 1).await?;
+    let plays: Vec<String> = (0..OLD_RECORDS).map(|n| play("old", n, n)).collect();
     world.ingest(&plays).await;
-    let old = record_identities(&*log_delayed.log).await?;
-    assert_eq!(old.len(), OLD as usize);
+    let old = record_identities(&*delayed_log.log).await?;
+    assert_eq!(old.len(), OLD_RECORDS as usize);
     let speed = world.speed().await;
     let scenario = async {
         let mut pause = Duration::ZERO;
-        if let Encounter::AnyTime(after) = encounter {
-            pause = after;
+        if let Encounter::AnyTime(delay) = encounter {
+            pause = delay;
             let started = Instant::now();
             while position(&world).await.0 < counted {
                 assert!(started.elapsed() < WAIT_MAX, "no record was counted");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         } else {
-            log_delayed.wait_until_held().await;
+            delayed_log.wait_until_held().await;
         }
-        recreate_and_fill(&namespace.topic(TOPIC), pause, 3 * OLD).await;
-        log_delayed.resume.close();
+        recreate_and_fill(&namespace.topic(TOPIC), pause, 3 * OLD_RECORDS).await;
+        delayed_log.resume.close();
     };
     let counting = tokio::time::timeout(WAIT_MAX, speed.run(false, CancellationToken::new()));
     let (counting, ()) = tokio::join!(counting, scenario);
@@ -222,22 +222,25 @@ async fn recreate_under_worker(counted: Offset, encounter: Encounter) -> Result<
             .any(|expected| text.contains(expected)),
         "{text}"
     );
-    let (next, last) = position(&world).await;
-    assert!(next <= i64::from(OLD), "{next}: {text}");
+    let (next_offset, last) = position(&world).await;
+    assert!(
+        next_offset <= i64::from(OLD_RECORDS),
+        "{next_offset}: {text}"
+    );
     let last = last.expect("something was counted");
     let index = usize::try_from(last.offset).expect("an offset");
     assert_eq!(old[index], last, "{text}");
     // A worker that starts later gets the error, too.
     let speed = world.speed().await;
-    let again = speed.run(true, CancellationToken::new()).await;
-    let text = again.expect_err("a log identity error").to_string();
+    let restarted = speed.run(true, CancellationToken::new()).await;
+    let text = restarted.expect_err("a log identity error").to_string();
     assert!(
         expected_texts
             .iter()
             .any(|expected| text.contains(expected)),
         "{text}"
     );
-    assert_eq!(position(&world).await, (next, Some(last)));
+    assert_eq!(position(&world).await, (next_offset, Some(last)));
     delete_topics(&namespace).await;
     Ok(())
 }
@@ -277,12 +280,12 @@ async fn a_worker_reports_a_deleted_topic() -> Result<()> {
     let mut world = World::new().await;
     world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
     world.stores.log.ensure_topic(TOPIC, 1).await?;
-    let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
+    let plays: Vec<String> = (0..OLD_RECORDS).map(|n| play("old", n, n)).collect();
     world.ingest(&plays).await;
     let speed = world.speed().await;
     let scenario = async {
         let started = Instant::now();
-        while position(&world).await.0 < OLD.into() {
+        while position(&world).await.0 < OLD_RECORDS.into() {
             assert!(started.elapsed() < WAIT_MAX, "no record was counted");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -290,16 +293,16 @@ async fn a_worker_reports_a_deleted_topic() -> Result<()> {
     };
     let counting = tokio::time::timeout(WAIT_MAX, speed.run(false, CancellationToken::new()));
     let (counted, ()) = tokio::join!(counting, scenario);
-    let again = world
+    let restarted = world
         .speed()
         .await
         .run(true, CancellationToken::new())
         .await;
-    for counted in [counted.expect("the task ends"), again] {
+    for counted in [counted.expect("the task ends"), restarted] {
         let error = counted.expect_err("a missing topic");
         let text = error.to_string();
         assert!(text.contains(LOST_REMEDY), "{error:?}");
-        assert_eq!(position(&world).await.0, i64::from(OLD));
+        assert_eq!(position(&world).await.0, i64::from(OLD_RECORDS));
     }
     Ok(())
 }
@@ -308,47 +311,49 @@ async fn a_worker_reports_a_deleted_topic() -> Result<()> {
 /// even if the archive is empty and cannot identify the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
-    for (is_first, has_read) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (is_first, reads_before_hold) in
+        [(true, false), (true, true), (false, false), (false, true)]
+    {
         let namespace = servers::namespace();
         let mut world = World::new().await;
-        let log_delayed = DelayedLog::new(&namespace, Offset::MAX, has_read)?;
-        world.stores.log = Arc::clone(&log_delayed) as _;
-        log_delayed.ensure_topic(TOPIC, 1).await?;
-        let mut from = 0;
+        let delayed_log = DelayedLog::new(&namespace, Offset::MAX, reads_before_hold)?;
+        world.stores.log = Arc::clone(&delayed_log) as _;
+        delayed_log.ensure_topic(TOPIC, 1).await?;
+        let mut first_offset = 0;
         if !is_first {
             let plays: Vec<String> = (1000..1100).map(|n| play("first", n, n)).collect();
             world.ingest(&plays).await;
             world.catch_up().await;
             let request = batch::RunRequest::default();
             world.run(&request).await.expect("a run");
-            from = 100;
+            first_offset = 100;
         }
-        let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
+        let plays: Vec<String> = (0..OLD_RECORDS).map(|n| play("old", n, n)).collect();
         world.ingest(&plays).await;
         world.catch_up().await;
-        log_delayed.from.store(from + 20, SeqCst);
+        delayed_log.hold_from.store(first_offset + 20, SeqCst);
         let scenario = async {
-            log_delayed.wait_until_held().await;
-            recreate_and_fill(&namespace.topic(TOPIC), Duration::ZERO, 3 * OLD).await;
-            log_delayed.resume.close();
+            delayed_log.wait_until_held().await;
+            recreate_and_fill(&namespace.topic(TOPIC), Duration::ZERO, 3 * OLD_RECORDS).await;
+            delayed_log.resume.close();
         };
         let request = batch::RunRequest::default();
         let (run, ()) = tokio::join!(world.run(&request), scenario);
         let is_recreated = |text: &str| text.contains("recreated");
         let text = run.expect_err("a log identity error").to_string();
         assert!(is_recreated(&text), "{text}");
-        let again = world.run(&request).await.expect_err("a log identity error");
-        assert!(is_recreated(&again.to_string()), "{again}");
+        let repeated = world.run(&request).await.expect_err("a log identity error");
+        assert!(is_recreated(&repeated.to_string()), "{repeated}");
         // One file may have been complete before.
-        let archived_count = archived_count(&world).await;
-        assert!(archived_count < from + 100, "{archived_count}");
+        let archived_count = count_archived(&world).await;
+        assert!(archived_count < first_offset + 100, "{archived_count}");
         delete_topics(&namespace).await;
     }
     Ok(())
 }
 
 /// The number of events in the archive.
-async fn archived_count(world: &World) -> i64 {
+async fn count_archived(world: &World) -> i64 {
     let version = archive_version(&world.stores.archive).await;
     let files = version["files"].as_array().into_iter().flatten();
     let days = files.flat_map(|file| file["days"].as_object().expect("days").values());
