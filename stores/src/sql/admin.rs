@@ -6,7 +6,7 @@
 use schemas::entities::Application;
 
 use super::connect::lock_counters;
-use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, decode_error};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, decode_error, sort_unique};
 use super::notices;
 use crate::admin::{
     ApplicationChange, ApplicationUsage, AuditContext, AuditEntry, AuditedChange, CapacityRequest,
@@ -493,5 +493,5 @@ pub(crate) fn find_new_ids(stored: &[StoredApplication], rows: &[&Application]) 
         let stored = stored.binary_search_by_key(&row.id, |application| application.id);
         stored.is_err()
     };
-    ascending(rows.iter().filter(is_new).map(|row| row.id))
+    sort_unique(rows.iter().filter(is_new).map(|row| row.id))
 }

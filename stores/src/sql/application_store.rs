@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 
 use super::admin::{SELECT_REQUESTS, SELECT_USAGES};
-use super::connection::{FromSqlRow, IDS_PER_STATEMENT, Value, ascending, to_sql_limit};
+use super::connection::{FromSqlRow, IDS_PER_STATEMENT, Value, sort_unique, to_sql_limit};
 use super::entity_store::EntityStore;
 use super::notices::SELECT_NOTICES;
 use super::pooled_connection::sql_call;
@@ -44,7 +44,7 @@ impl EntityStore {
     ) -> Result<Vec<T>> {
         let statement = format!("{select} WHERE p.id IN ? ORDER BY p.id");
         let mut rows = Vec::with_capacity(ids.len());
-        for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
+        for ids in sort_unique(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
             let values = [Value::Ints(ids)];
             rows.extend(
                 self.database
@@ -314,7 +314,7 @@ impl Recounts for EntityStore {
     }
 
     async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
-        let ids = ascending(application_ids.iter().copied());
+        let ids = sort_unique(application_ids.iter().copied());
         let mut recounts = Vec::with_capacity(ids.len());
         for ids in ids.chunks(IDS_PER_STATEMENT) {
             let operation = "recounting the athletes of applications";

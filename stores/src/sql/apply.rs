@@ -18,7 +18,7 @@ use schemas::entities::{
 
 use super::admin;
 use super::connect::lock_counters;
-use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
+use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, sort_unique};
 use super::decide::{ChangedAthletes, KnownRow, RowsToWrite, Versioned, VisibleAthlete};
 use super::decode::GroupedSource;
 use super::deleted_athletes;
@@ -127,7 +127,7 @@ pub(crate) async fn apply(
     let pairs = pairs.filter_map(|(_, row)| row.group());
     deleted_athletes::create_deleted_pairs(connection, pairs).await?;
     let changed = write_authorizations(connection, &kinds.authorizations, &mut rejected).await?;
-    touched.authorizations = ascending(changed.into_iter().chain(changed_pairs));
+    touched.authorizations = sort_unique(changed.into_iter().chain(changed_pairs));
     let id = |row: &Membership| (row.club_id, row.athlete_id);
     let memberships = newest_rows(&kinds.memberships, id, |row| row.version);
     let memberships = TableRows::memberships(&memberships);
@@ -291,7 +291,7 @@ async fn update_disqualified(
 }
 
 fn collect_ids<T: Versioned>(rows: &[(usize, &T)]) -> Vec<i64> {
-    ascending(rows.iter().map(|(_, row)| row.id()))
+    sort_unique(rows.iter().map(|(_, row)| row.id()))
 }
 
 async fn lock_stored_rows<T: Versioned>(

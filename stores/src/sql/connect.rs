@@ -7,7 +7,7 @@
 
 use schemas::entities::{Application, Authorization, Group};
 
-use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
+use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, sort_unique};
 use super::outbox::{TouchedGroups, enqueue_notifications};
 use super::rows::{Conflict, TableRows};
 use super::write::write;
@@ -39,7 +39,7 @@ pub(crate) async fn lock_counters(
     if connection.has_exclusive_writes() {
         return Ok(());
     }
-    for ids in ascending(applications).chunks(IDS_PER_STATEMENT) {
+    for ids in sort_unique(applications).chunks(IDS_PER_STATEMENT) {
         let statement = "SELECT application_id FROM connected WHERE application_id IN ?
                          ORDER BY application_id FOR UPDATE";
         let existing: Vec<i64> = connection.fetch_all(statement, &[Value::Ints(ids)]).await?;

@@ -271,12 +271,13 @@ fn sqlite_statement(statement: &str, values: &[Value<'_>]) -> Sql<(String, Sqlit
     let statement = statement
         .replace(" AS SIGNED)", " AS INTEGER)")
         .replace(" FOR UPDATE", "");
-    let list = |text: &mut String, arguments: &mut SqliteArguments, _: usize, values: &[i64]| {
-        text.push_str("(SELECT value FROM json_each(?))");
-        let list = to_json_array(values.iter().copied());
-        arguments.add(list).map_err(sqlx::Error::Encode)
-    };
-    build_statement(&statement, values, |_| "?".to_owned(), list)
+    let add_list =
+        |text: &mut String, arguments: &mut SqliteArguments, _: usize, values: &[i64]| {
+            text.push_str("(SELECT value FROM json_each(?))");
+            let array = to_json_array(values.iter().copied());
+            arguments.add(array).map_err(sqlx::Error::Encode)
+        };
+    build_statement(&statement, values, |_| "?".to_owned(), add_list)
 }
 
 /// Builds a statement of a dialect and its arguments. `placeholder` returns the placeholder of a
@@ -354,7 +355,7 @@ pub(crate) async fn with_timeout<T>(
 }
 
 /// Sorts and deduplicates values, so that all calls acquire their locks in one order.
-pub(crate) fn ascending<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+pub(crate) fn sort_unique<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut values: Vec<T> = values.into_iter().collect();
     values.sort_unstable();
     values.dedup();
@@ -368,8 +369,15 @@ pub(crate) fn to_sql_limit(limit: usize) -> i64 {
 
 /// Formats integers as a JSON array: one parameter for SQLite's `json_each`.
 pub(crate) fn to_json_array(numbers: impl Iterator<Item = i64>) -> String {
-    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
-    format!("[{}]", numbers.join(","))
+    let mut text = String::from("[");
+    for number in numbers {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&number.to_string());
+    }
+    text.push(']');
+    text
 }
 
 /// The purpose of a connection, which determines its timeouts.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use schemas::entities::{Athlete, Authorization, Effort, Gender, Group};
 
-use super::connection::ascending;
+use super::connection::sort_unique;
 
 /// The rows to write: for each id, the last row that is not older than its predecessors and the
 /// stored row.
@@ -68,7 +68,7 @@ impl<'a, T: Versioned> RowsToWrite<'a, T> {
     /// The groups of the rows that satisfy `condition`, ascending, each once.
     pub(crate) fn groups(&self, condition: impl Fn(&T) -> bool) -> Vec<Group> {
         let rows = self.rows.iter().filter(|row| condition(row));
-        ascending(rows.filter_map(|row| row.group()))
+        sort_unique(rows.filter_map(|row| row.group()))
     }
 }
 

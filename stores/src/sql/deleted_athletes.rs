@@ -16,7 +16,7 @@
 use schemas::entities::Group;
 use schemas::source::Source;
 
-use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending};
+use super::connection::{Dialect, IDS_PER_STATEMENT, Sql, SqlConnection, Value, sort_unique};
 #[cfg(feature = "mysql")]
 use super::connection::{FromSqlRow, SqlRow};
 use super::outbox::{RECHECK_SOURCE, TouchedGroups, enqueue_notifications, lock_athlete_rows};
@@ -72,7 +72,7 @@ async fn update_pairs_stepwise(
     if pairs.is_empty() {
         return Ok(Vec::new());
     }
-    let applications = ascending(pairs.iter().map(|pair| pair.application_id));
+    let applications = sort_unique(pairs.iter().map(|pair| pair.application_id));
     let mut locked: Vec<i64> = Vec::with_capacity(applications.len());
     for ids in applications.chunks(IDS_PER_STATEMENT) {
         let statement = "SELECT application_id FROM connected WHERE application_id IN ?
@@ -183,8 +183,8 @@ pub(crate) async fn create_deleted_pairs(
     if connection.dialect() != Dialect::MySql {
         return Ok(());
     }
-    let mut pairs = ascending(pairs);
-    let athletes = ascending(pairs.iter().map(|pair| pair.member));
+    let mut pairs = sort_unique(pairs);
+    let athletes = sort_unique(pairs.iter().map(|pair| pair.member));
     let mut deleted: Vec<i64> = Vec::new();
     for ids in athletes.chunks(IDS_PER_STATEMENT) {
         let statement = "SELECT CAST(id AS SIGNED) FROM athletes
@@ -217,7 +217,7 @@ pub(crate) async fn recheck(
     is_view: bool,
 ) -> Sql<Option<i64>> {
     let locked = lock_athlete_rows(connection, RECHECK_SOURCE, from_id, newest_id).await?;
-    let Some(created_at_ms) = locked.created_at_ms() else {
+    let Some(created_at_ms) = locked.oldest_created_at_ms() else {
         return Ok(locked.next_id);
     };
     let athletes = locked.athletes();
@@ -264,7 +264,7 @@ pub(crate) async fn remove_notifications(
     connection: &mut SqlConnection<'_>,
     ids: &[i64],
 ) -> Sql<()> {
-    for ids in ascending(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
+    for ids in sort_unique(ids.iter().copied()).chunks(IDS_PER_STATEMENT) {
         remove_chunk(connection, ids).await?;
     }
     Ok(())

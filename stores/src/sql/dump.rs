@@ -167,12 +167,11 @@ impl PartReader {
     /// Converts the error of a connection, which ends the snapshot, too.
     fn snapshot_error(&self, error: &sqlx::Error) -> Error {
         match self.server.classify_error(OPERATION, error) {
-            Error::Unavailable {
-                operation: what,
-                reason: why,
-            } => Error::Unavailable {
-                operation: what,
-                reason: format!("{why}; the dump's snapshot is lost, so the dump must start again"),
+            Error::Unavailable { operation, reason } => Error::Unavailable {
+                operation,
+                reason: format!(
+                    "{reason}; the dump's snapshot is lost, so the dump must start again"
+                ),
             },
             error => error,
         }

@@ -14,7 +14,7 @@ use schemas::source::Source;
 #[cfg(feature = "sql")]
 use super::SqlOptions;
 use super::connect::{SELECT_APPLICATIONS, lock_counters};
-use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, ascending, to_sql_limit};
+use super::connection::{IDS_PER_STATEMENT, Sql, SqlConnection, Value, sort_unique, to_sql_limit};
 use super::database::{Database, OpenDatabase};
 use super::decode::GroupedSource;
 use super::erasure_filter::{ErasedAthletes, ErasureFilter};
@@ -150,7 +150,7 @@ impl EntityRead for EntityStore {
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let grouped = GroupedSource::for_source(source)?;
-        let keys = keys.map(|keys| ascending(keys.iter().copied()));
+        let keys = keys.map(|keys| sort_unique(keys.iter().copied()));
         if keys.as_ref().is_some_and(Vec::is_empty) {
             return Ok(stream::empty().boxed());
         }

@@ -4,7 +4,7 @@
 //! an index by athlete, but it locks nothing. Then the rows are deleted by their ids. The next call
 //! finds rows that were added in between.
 
-use super::connection::{Dialect, Sql, SqlConnection, Value, ascending};
+use super::connection::{Dialect, Sql, SqlConnection, Value, sort_unique};
 use crate::entities::AthleteRowCount;
 
 pub(crate) const FINDING: &str = "finding an athlete's rows";
@@ -158,7 +158,7 @@ pub(crate) async fn delete(
     if rows.is_empty() {
         return Ok(());
     }
-    let firsts = ascending(rows.iter().map(|row| row.0));
+    let firsts = sort_unique(rows.iter().map(|row| row.0));
     let ((first, _), name, condition) = (table.ids, table.name, table.condition);
     if table == FOLLOWS {
         let followed = collect_keys(rows);
@@ -182,5 +182,5 @@ pub(crate) async fn delete(
 
 /// The distinct second ids of rows, ascending.
 pub(crate) fn collect_keys(rows: &[(i64, i64)]) -> Vec<i64> {
-    ascending(rows.iter().map(|row| row.1))
+    sort_unique(rows.iter().map(|row| row.1))
 }

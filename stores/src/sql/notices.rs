@@ -1,11 +1,12 @@
-//! Statements for notices that a share of a capacity is in use.
+//! Statements for capacity notices: the connected athletes of an application reached a threshold,
+//! a percentage of its capacity.
 //!
-//! Triggers on the counters of connected athletes write notices, in the transaction that connects.
-//! This module writes them when a capacity changes.
+//! If athletes connect, triggers on their counter write the notices in the same transaction. If a
+//! capacity changes, this module writes them.
 
 use std::collections::HashMap;
 
-use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, to_sql_limit};
+use super::connection::{FromSqlRow, Sql, SqlConnection, SqlRow, Value, sort_unique, to_sql_limit};
 use crate::notices::{ClaimedNotice, DeliveryOutcome, Notice, THRESHOLDS_PERCENT};
 
 /// Resets the thresholds of an application after its capacity changed, and writes notices for those
@@ -87,7 +88,7 @@ async fn fetch_applications(
         FROM applications p LEFT JOIN unlimited u ON u.application_id = p.id WHERE p.id IN ?";
     let rows: Vec<(i64, String, String, i64)> =
         connection.fetch_all(statement, &[Value::Ints(ids)]).await?;
-    let entry = |(id, name, owner, enforced)| {
+    let to_entry = |(id, name, owner, enforced)| {
         let is_enforced = enforced != 0;
         let application = NoticeApplication {
             name,
@@ -96,7 +97,7 @@ async fn fetch_applications(
         };
         (id, application)
     };
-    Ok(rows.into_iter().map(entry).collect())
+    Ok(rows.into_iter().map(to_entry).collect())
 }
 
 /// Claims due notices, the longest waiting first. Call it within a write transaction. Of two
@@ -117,7 +118,7 @@ pub(crate) async fn claim(
         Value::Int(to_sql_limit(limit)),
     ];
     let notices: Vec<Notice> = connection.fetch_all(&statement, &values).await?;
-    let ids = ascending(notices.iter().map(|notice| notice.application_id));
+    let ids = sort_unique(notices.iter().map(|notice| notice.application_id));
     let applications = fetch_applications(connection, &ids).await?;
     let mut claimed = Vec::with_capacity(notices.len());
     for notice in notices {
@@ -131,8 +132,8 @@ pub(crate) async fn claim(
         let (name, owner, is_enforced) = match applications.get(&notice.application_id) {
             Some(application) => {
                 // An app's view may contain text that is not JSON. It must not block other notices.
-                let text = || serde_json::Value::String(application.owner.clone());
-                let owner = serde_json::from_str(&application.owner).unwrap_or_else(|_| text());
+                let as_text = || serde_json::Value::String(application.owner.clone());
+                let owner = serde_json::from_str(&application.owner).unwrap_or_else(|_| as_text());
                 (application.name.clone(), owner, application.is_enforced)
             }
             None => (String::new(), serde_json::Value::Null, true),

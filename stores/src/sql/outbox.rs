@@ -1,9 +1,9 @@
 //! The outbox: notifications of changes that are not in the log yet.
 //!
-//! On a server, numbers are assigned before a commit, so they become visible out of order: 7 may be
-//! visible while 6 is not. No notification is lost, because no reader keeps a position in the
-//! outbox. Notifications in the log are deleted by number, and all others are found by the next
-//! read. A bound such as `newest` only ends one read.
+//! On a server, ids are assigned before a commit, so rows become visible out of order: 7 may be
+//! visible while 6 is not. No notification is lost, because no reader stores a position in the
+//! outbox. A row is deleted by its id once its notification is in the log. The next read finds all
+//! other rows. A bound such as `newest_id` only ends one read.
 //!
 //! **Athletes.** A change of an athlete affects all groups of the athlete's efforts. The trigger
 //! enters only the athlete (source `athletes`). The groups are looked up after the commit, by a
@@ -17,7 +17,7 @@ use schemas::entities::Group;
 use schemas::source::Source;
 
 use super::connection::{
-    Dialect, FromSqlRow, Sql, SqlConnection, SqlRow, Value, ascending, decode_error,
+    Dialect, FromSqlRow, Sql, SqlConnection, SqlRow, Value, decode_error, sort_unique,
 };
 #[cfg(feature = "mysql")]
 use super::mysql;
@@ -30,10 +30,10 @@ use crate::entities::{NOTIFICATIONS_MAX, Notification};
 /// Upper limit of the athletes that one transaction replaces by their groups.
 const ATHLETES_PER_TRANSACTION: usize = 128;
 
-/// The outbox source of athletes whose pairs are to be rechecked ([`super::deleted_athletes`]).
+/// The outbox source of athletes whose connections are rechecked ([`super::deleted_athletes`]).
 pub(crate) const RECHECK_SOURCE: &str = "connections";
 
-/// The number of buckets of athletes that share a lock.
+/// The number of lock buckets. The athletes of a bucket share its lock.
 const BUCKETS: i64 = 64;
 
 /// The groups and athletes that a change touched. Groups are ascending, each once.
@@ -58,7 +58,7 @@ pub(crate) async fn lock_athletes(
     athletes: impl Iterator<Item = i64>,
     is_exclusive: bool,
 ) -> Sql<()> {
-    let buckets = ascending(athletes.map(|id| id & (BUCKETS - 1)));
+    let buckets = sort_unique(athletes.map(|id| id & (BUCKETS - 1)));
     if buckets.is_empty() {
         return Ok(());
     }
@@ -144,7 +144,7 @@ pub(crate) async fn resolve_athletes(
     newest_id: i64,
 ) -> Sql<Option<i64>> {
     let locked = lock_athlete_rows(connection, Source::Athletes.name(), from_id, newest_id).await?;
-    let Some(created_at_ms) = locked.created_at_ms() else {
+    let Some(created_at_ms) = locked.oldest_created_at_ms() else {
         return Ok(locked.next_id);
     };
     let statement = "INSERT INTO outbox (source, group_key, member, made_at_ms)
@@ -195,11 +195,11 @@ pub(crate) struct OutboxAthletes {
 impl OutboxAthletes {
     /// The athletes, ascending, each once.
     pub(crate) fn athletes(&self) -> Vec<i64> {
-        ascending(self.rows.iter().map(|row| row.athlete_id))
+        sort_unique(self.rows.iter().map(|row| row.athlete_id))
     }
 
     /// The creation time of the oldest row; `None` without rows.
-    pub(crate) fn created_at_ms(&self) -> Option<i64> {
+    pub(crate) fn oldest_created_at_ms(&self) -> Option<i64> {
         self.rows.iter().map(|row| row.created_at_ms).min()
     }
 }
@@ -226,7 +226,7 @@ pub(crate) async fn lock_athlete_rows(
         let rows = Vec::new();
         return Ok(OutboxAthletes { rows, next_id });
     }
-    // Locks rows by their numbers: locking a range, MySQL would also wait for the next row, which a
+    // Locks rows by their ids. To lock a range, MySQL would also wait for the row after it, which a
     // long transaction of an app may have locked.
     let statement = format!(
         "SELECT id, member, made_at_ms FROM outbox {} WHERE id IN ? AND source = '{source}'

@@ -12,9 +12,9 @@ use schemas::entities::Group;
 use schemas::source::Source;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::connection::{Sql, SqlConnection, to_json_array};
+use super::connection::{Sql, SqlConnection, to_json_array, to_sql_limit};
 use super::outbox_row::OutboxRow;
-use super::rows::{Conflict, TableRows};
+use super::rows::{ColumnValues, Conflict, TableRows};
 use super::tables::Table;
 use super::write::write;
 use crate::embedded::db::{DatabaseSpec, Upgrade};
@@ -99,29 +99,39 @@ pub(super) async fn enqueue_notifications(
     let last_id: i64 = sqlx::query_scalar(statement)
         .fetch_one(&mut *connection)
         .await?;
+    // The ids are known, so the rows need not be read again.
+    let ids = (last_id + 1..).take(groups.len()).map(Some).collect();
     let rows = TableRows::notifications(groups, now_ms);
+    let rows = rows.with_column("id", ColumnValues::Ints(ids));
     let mut writer = SqlConnection::Sqlite(connection);
     write(&mut writer, &rows, Conflict::Fail).await?;
-    if !athletes.is_empty() {
-        sort_segments(connection).await?;
-        sqlx::query(
-            "INSERT INTO outbox (source, group_key, member, made_at_ms)
-             SELECT ?, segment_id, athlete_id, ? FROM athlete_segments
-             WHERE athlete_id IN (SELECT value FROM json_each(?)) ORDER BY athlete_id, segment_id",
-        )
-        .bind(Source::Efforts.name())
-        .bind(now_ms)
-        .bind(to_json_array(athletes.iter().copied()))
-        .execute(&mut *connection)
-        .await?;
+    let numbered = (last_id + 1..).zip(groups).take(NOTIFICATIONS_MAX + 1);
+    let mut notifications: Vec<OutboxRow> = numbered
+        .map(|(id, (source, group))| (id, source.name().to_owned(), group.key, group.member))
+        .collect();
+    if athletes.is_empty() {
+        return Ok(notifications);
     }
-    sqlx::query_as(
+    sort_segments(connection).await?;
+    sqlx::query(
+        "INSERT INTO outbox (source, group_key, member, made_at_ms)
+         SELECT ?, segment_id, athlete_id, ? FROM athlete_segments
+         WHERE athlete_id IN (SELECT value FROM json_each(?)) ORDER BY athlete_id, segment_id",
+    )
+    .bind(Source::Efforts.name())
+    .bind(now_ms)
+    .bind(to_json_array(athletes.iter().copied()))
+    .execute(&mut *connection)
+    .await?;
+    let of_athletes: Vec<OutboxRow> = sqlx::query_as(
         "SELECT id, source, group_key, member FROM outbox WHERE id > ? ORDER BY id LIMIT ?",
     )
-    .bind(last_id)
-    .bind(i64::try_from(NOTIFICATIONS_MAX + 1).unwrap_or(i64::MAX))
+    .bind(last_id + to_sql_limit(groups.len()))
+    .bind(to_sql_limit(NOTIFICATIONS_MAX + 1 - notifications.len()))
     .fetch_all(connection)
-    .await
+    .await?;
+    notifications.extend(of_athletes);
+    Ok(notifications)
 }
 
 /// Records that athletes have efforts on segments.
