@@ -1,4 +1,5 @@
-//! The batch layer of an installation: its ports and options, and the helpers that its stages share.
+//! The batch layer of an installation: its ports and options, and the helpers that its stages
+//! share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl Batch {
 
     /// Acquires the lease that keeps two runs of a source apart.
     pub(crate) async fn acquire_run_lease(&self, source: Source) -> Result<Box<dyn Lease>> {
-        let lease = format!("batch-{source}");
+        let lease = stores::lease::run_lease(source);
         let work = format!("a batch run is under way for {source}");
         self.acquire_lease(&lease, &work).await
     }
@@ -143,8 +144,8 @@ impl Batch {
         }
     }
 
-    /// Deletes archive files that are no longer needed. With `includes_unredacted` also deletes those that may
-    /// name an erased listener; the grace period of their readers must be over.
+    /// Deletes archive files that are no longer needed. With `includes_unredacted` also deletes
+    /// those that may name an erased listener; the grace period of their readers must be over.
     pub(crate) async fn collect_archive_garbage(
         &self,
         source: Source,

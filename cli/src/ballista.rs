@@ -16,7 +16,8 @@ use crate::executors::Executors;
 pub(crate) struct BallistaExecutors {
     address: Address,
     attempt_timeout: Duration,
-    /// Connection of the current runs. Each group of runs opens a new one, so that a broken one is not reused.
+    /// Connection of the current runs. Each group of runs opens a new one, so that a broken one is
+    /// not reused.
     cluster: Mutex<Option<Arc<Cluster>>>,
 }
 

@@ -25,7 +25,8 @@ impl BatchEngine {
     /// Parses `local` or `ballista://HOST:PORT`.
     ///
     /// # Errors
-    /// [`crate::failure::UsageError`] for any other text, and for Ballista in a build without `scale`.
+    /// [`crate::failure::UsageError`] for any other text, and for Ballista in a build without
+    /// `scale`.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         if text == "local" {
             return Ok(Self::Local);

@@ -18,7 +18,8 @@ const DIFFERENCES_STATUS: u8 = 3;
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
-/// Unrepaired differences, or unfinished work. Without a message, the command's output describes them.
+/// Unrepaired differences, or unfinished work. Without a message, the command's output describes
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("there are unrepaired differences"))]
 pub(crate) struct UnrepairedDifferences(pub(crate) Option<String>);

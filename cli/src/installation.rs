@@ -110,7 +110,7 @@ impl Installation {
             tracing::warn!(
                 %source,
                 configured = partitions,
-                has = intake.partition_count(),
+                actual = intake.partition_count(),
                 "log.partitions applies to new topics only; this topic keeps its partitions"
             );
         }
@@ -228,7 +228,7 @@ impl Installation {
         Ok(Retention::new(self.create_batch(engine)?, records, options))
     }
 
-    /// Creates the serving layer, which serves `/metrics` if there are `metrics`.
+    /// Creates the serving layer, which serves `/metrics` if `metrics` is given.
     ///
     /// # Errors
     /// Invalid options.
@@ -248,6 +248,7 @@ impl Installation {
             records: Arc::clone(&stores.records),
             schemas: Arc::clone(&stores.schemas),
             keys: Arc::clone(&stores.keys),
+            leases: Arc::clone(&stores.leases),
             suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };

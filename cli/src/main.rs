@@ -1,7 +1,7 @@
 //! The binary `backstitch`.
 //!
-//! It builds stores and layers from the command line and the settings ([`installation`]), runs commands, and prints their
-//! results ([`output`]). All computation is in the crates of the layers.
+//! It builds stores and layers from the command line and the settings ([`installation`]), runs
+//! commands, and prints their results ([`output`]). All computation is in the crates of the layers.
 
 mod args;
 #[cfg(feature = "scale")]
@@ -55,8 +55,8 @@ fn main() -> ExitCode {
     failure::exit_code(run(cli))
 }
 
-/// Makes new files and folders private to the user, including those of libraries. Output files of commands keep the
-/// caller's modes.
+/// Makes new files and folders private to the user, including those of libraries. Output files of
+/// commands keep the caller's modes.
 fn keep_files_private(command: &Command) {
     if !matches!(command, Command::Generate(_) | Command::Man { .. }) {
         let _previous = rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -67,8 +67,8 @@ fn keep_files_private(command: &Command) {
 fn run(cli: Cli) -> anyhow::Result<()> {
     keep_files_private(&cli.command);
     let context = commands::Context::new(&cli)?;
-    // Each client is an open file, and the default limit of shells is low. If it cannot be raised, the connection limits
-    // apply.
+    // Each client is an open file, and the default limit of shells is low. If it cannot be raised,
+    // the connection limits apply.
     let _limit = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

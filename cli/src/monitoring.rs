@@ -96,7 +96,8 @@ backstitch_pages_read_duration_seconds Duration of API requests that pages make 
 backstitch_pages_request_duration_seconds Duration of HTTP requests of pages, by method and route
 backstitch_speed_recount_handler_seconds Duration of recounts of applications";
 
-/// Rare counters with the label `source`. They start at 0, so that an alert sees their first increase.
+/// Rare counters with the label `source`. They start at 0, so that an alert sees their first
+/// increase.
 const ZEROED_COUNTERS_BY_SOURCE: &[&str] = &[
     "backstitch_ingest_dead_letters_total",
     "backstitch_speed_dead_letters_total",

@@ -1,7 +1,7 @@
 //! Output of commands: results on standard output, errors on standard error.
 //!
-//! With `--json` a command prints one JSON document and nothing else. A reader that closes the pipe early ends the command
-//! without a failure.
+//! With `--json` a command prints one JSON document and nothing else. A reader that closes the pipe
+//! early ends the command without a failure.
 
 use std::io::{self, Write};
 
@@ -48,7 +48,8 @@ impl Output {
         }
     }
 
-    /// Prints entries as one JSON document, or one line each. Without entries the text is `empty_text`.
+    /// Prints entries as one JSON document, or one line each. Without entries the text is
+    /// `empty_text`.
     pub(crate) fn print_list<T: Serialize>(
         self,
         entries: &[T],

@@ -13,7 +13,8 @@ pub(crate) fn suspend<T>(write: impl FnOnce() -> T) -> T {
     BARS.suspend(write)
 }
 
-/// Starts a bar that counts bytes; without `total` it shows a running number. It is hidden unless standard error is a terminal.
+/// Starts a bar that counts bytes; without `total` it shows a running number. It is hidden unless
+/// standard error is a terminal.
 pub(crate) fn start_byte_bar(label: &str, total: Option<u64>) -> ProgressBar {
     let template = match total {
         Some(_) => "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",

@@ -237,7 +237,8 @@ struct BatchRole {
 }
 
 impl BatchRole {
-    /// Runs until `stop`. A failed run is retried at its next time; served values stay correct without it.
+    /// Runs until `stop`. A failed run is retried at its next time; served values stay correct
+    /// without it.
     async fn run(&self, schedule: &Schedule, stop: &CancellationToken) {
         let mut wait = schedule.first_delay;
         let mut last_retention: Option<tokio::time::Instant> = None;

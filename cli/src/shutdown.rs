@@ -1,4 +1,5 @@
-//! Signals that stop the process: the first one drains it, a second one after half a second stops it at once.
+//! Signals that stop the process: the first one drains it, a second one after half a second stops
+//! it at once.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// Signals this soon after the first one belong to it: some supervisors signal the process and then its group.
+/// Signals this soon after the first one belong to it: some supervisors signal the process and then
+/// its group.
 const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(500);
 
 /// Signals that stop the process.

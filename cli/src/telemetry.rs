@@ -13,7 +13,8 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 use crate::failure::usage_error;
 use crate::settings::{LogFormat, TelemetrySection};
 
-/// Silences libraries that log errors which they also return. A filter that names targets can enable them.
+/// Silences libraries that log errors which they also return. A filter that names targets can
+/// enable them.
 const QUIET_LIBRARIES: &str = ",scylla=off,rdkafka=off,librdkafka=off,ballista_core=off,ballista_scheduler=warn,ballista_executor=warn";
 
 /// Logs and traces of the process; dropping it sends the remaining traces.
@@ -66,8 +67,9 @@ pub(crate) fn start(
         LogFormat::Text => log_layer.with_target(false).boxed(),
         LogFormat::Json => log_layer.json().flatten_event(true).boxed(),
     };
-    // One filter for all layers, outermost. Records of the crate `log` are tested before they are emitted; if a layer's
-    // own filter rejects one, that layer misses the next line of the same thread.
+    // One filter for all layers, outermost. Records of the crate `log` are tested before they are
+    // emitted; if a layer's own filter rejects one, that layer misses the next line of the same
+    // thread.
     let registry = tracing_subscriber::registry();
     #[cfg(feature = "otel")]
     if let Some(traces) = &telemetry.traces {

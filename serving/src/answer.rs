@@ -331,7 +331,7 @@ pub(crate) fn build_total(reading: Reading, spec: &AnswerSpec) -> Result<Total, 
         Aggregation::Segments(sums) => sums,
         Aggregation::Keys(_) | Aggregation::Sketches(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let (previous_sum, sum) = previous_and_current(&sums);
+    let (previous_sum, sum) = split_previous(&sums);
     let to_count = |sum: &LayeredCount| to_i64(sum.preferred(spec.prefer).count);
     let count = sum.map_or(Ok(0), to_count)?;
     let previous = previous_sum.map(to_count).transpose()?;
@@ -351,7 +351,7 @@ pub(crate) fn build_uniques(reading: Reading, spec: &AnswerSpec, column: &str) -
         Aggregation::Sketches(sketches) => sketches,
         Aggregation::Keys(_) | Aggregation::Segments(_) | Aggregation::Rows(_) => Vec::new(),
     };
-    let (previous_sketch, sketch) = previous_and_current(&sketches);
+    let (previous_sketch, sketch) = split_previous(&sketches);
     let (count, relative_error) = sketch.map_or((0, 0.0), round_estimate);
     let previous_estimate = previous_sketch.map(round_estimate);
     let previous = previous_estimate.map(|(count, _)| count);
@@ -421,7 +421,7 @@ fn round_estimate(sketch: &Sketch) -> (i64, f64) {
 }
 
 /// Splits segments into the previous period, if there is one, and the requested period.
-const fn previous_and_current<T>(segments: &[T]) -> (Option<&T>, Option<&T>) {
+const fn split_previous<T>(segments: &[T]) -> (Option<&T>, Option<&T>) {
     match segments {
         [previous, current] => (Some(previous), Some(current)),
         [current] => (None, Some(current)),
@@ -627,8 +627,8 @@ pub(crate) fn build_provenance(source: Origin, read_position: ReadPosition) -> P
     }
 }
 
-/// Provenance of a count that the entity store computed. The rows may have changed since, and the
-/// count has no position in a log.
+/// Builds the provenance of a count that the entity store computed, and counts the answer in the
+/// metrics. The rows may have changed since, and the count has no position in a log.
 pub(crate) fn entity_store_provenance(counted_at_ms: i64) -> Provenance {
     let source = Origin::Canonical;
     metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);

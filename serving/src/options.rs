@@ -11,6 +11,7 @@ use stores::admin::EntityAdmin;
 use stores::counts::CountsRead;
 use stores::erasures::Suppressions;
 use stores::keys::Keys;
+use stores::lease::Leases;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::records::Records;
@@ -48,6 +49,8 @@ pub struct ServingPorts {
     pub records: Arc<dyn Records>,
     /// API keys, and the audit log of administrators' actions.
     pub keys: Arc<dyn Keys>,
+    /// Leases of batch runs, which show whether one is under way.
+    pub leases: Arc<dyn Leases>,
     /// People who are erased: their events are not ingested.
     pub suppressions: Suppressions,
     /// The clock.

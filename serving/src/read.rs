@@ -38,9 +38,8 @@ use crate::scan::{
 use crate::stale_cache::Cacheable;
 use crate::stats_query::{Prefer, RequestedTime, StatsQuery, TimeSegments};
 
-/// Maximum table partitions per call, which bounds memory. Small in tests, so that a test covers
-/// reads of several calls.
-const PARTITIONS_PER_CALL_MAX: usize = if cfg!(test) { 2 } else { 128 };
+/// Maximum table partitions per call, which bounds memory.
+const PARTITIONS_PER_CALL_MAX: usize = 128;
 
 /// Result of a read.
 #[derive(Debug, Clone)]
@@ -292,16 +291,18 @@ impl AggregateReader<'_> {
         let (epoch, backfills) = oldest
             .min()
             .unwrap_or_else(|| (runs.runs.newest_complete(), 0));
-        let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
-        // After a loss of the log its partition states still exist: they show the missing data.
+        let cut_count = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
+        // If the log was lost, partition states may exist for more partitions than it has now.
         let mut partitions = (partitions as usize).max(runs.runs.partition_count());
         let mut has_misrouted = false;
         let (live, only_partition) = loop {
             // If partitions were added since the run, the events of one key may be in two
             // partitions. With a producer that partitions differently, they may be in any
             // partition.
-            let known_partitions = (cuts == partitions && !has_misrouted).then_some(partitions);
-            let only_partition = known_partitions.and_then(|count| self.filtered_partition(count));
+            let known_partitions =
+                (cut_count == partitions && !has_misrouted).then_some(partitions);
+            let only_partition =
+                known_partitions.and_then(|count| self.find_filtered_partition(count));
             let queries: Vec<DeltaQuery> = layout
                 .all_scans()
                 .map(|scan| self.build_delta_query(scan, only_partition, known_partitions))
@@ -310,7 +311,7 @@ impl AggregateReader<'_> {
             let store = &self.ports.live;
             let source = self.metric.source;
             let mut live = store.read_deltas(source, count, &queries).await?;
-            if has_new_partition(&mut live.partition_states) {
+            if pop_probed_partition(&mut live.partition_states) {
                 partitions += 1;
             } else if known_partitions.is_some()
                 && has_misrouted_records(&live.partition_states, epoch)
@@ -321,9 +322,9 @@ impl AggregateReader<'_> {
             }
         };
         if partitions == 0 {
-            return self.empty_result(epoch);
+            return self.build_empty_result(epoch);
         }
-        let bytes = live.deltas.iter().map(deltas_bytes).sum::<u64>();
+        let bytes = live.deltas.iter().map(measure_deltas).sum::<u64>();
         metrics::counter!("backstitch_serving_read_bytes_total", "from" => "live").increment(bytes);
         let snapshot = LiveSnapshot {
             base: RunsAndStates {
@@ -345,7 +346,7 @@ impl AggregateReader<'_> {
                 run_watermark: Watermark::from_run(&snapshot.base.runs.runs, epoch),
             }))),
             Err(ReadError::SeamMismatch(mismatch)) => {
-                let uncounted = self.uncounted_views(&snapshot, &mismatch);
+                let uncounted = self.find_uncounted_views(&snapshot, &mismatch);
                 Ok(Attempt::SeamMismatch(mismatch, uncounted))
             }
             Err(error) => Err(error),
@@ -354,7 +355,7 @@ impl AggregateReader<'_> {
 
     /// Views of the metric whose live deltas start at a later offset than a reader needs, including
     /// the one of `mismatch`.
-    fn uncounted_views(
+    fn find_uncounted_views(
         &self,
         snapshot: &LiveSnapshot,
         mismatch: &SeamMismatch,
@@ -364,10 +365,10 @@ impl AggregateReader<'_> {
             seam.check(seam.newest_epoch)
                 .is_err_and(|error| error.gap == SeamGap::Uncounted)
         });
-        let given_view = (mismatch.gap == SeamGap::Uncounted).then(|| mismatch.view.clone());
+        let mismatched_view = (mismatch.gap == SeamGap::Uncounted).then(|| mismatch.view.clone());
         uncounted
             .map(|job| job.view().to_owned())
-            .chain(given_view)
+            .chain(mismatched_view)
             .collect()
     }
 
@@ -589,13 +590,13 @@ impl AggregateReader<'_> {
     }
 
     /// The only partition with events that match the filters, if a filter determines it.
-    fn filtered_partition(&self, partitions: usize) -> Option<usize> {
+    fn find_filtered_partition(&self, partitions: usize) -> Option<usize> {
         let value = self.query.filters.get(log_key(self.metric.source))?;
         Some(find_partition(value, partitions))
     }
 
     /// The answer while the log does not exist yet.
-    fn empty_result(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
+    fn build_empty_result(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
         let segments = match &self.query.time {
             RequestedTime::Segments(segments) => segments.clone(),
             RequestedTime::Open(open) => open.close(None)?,
@@ -610,13 +611,13 @@ impl AggregateReader<'_> {
 }
 
 /// Size of live deltas (keys, epochs and counts) in bytes.
-fn deltas_bytes(deltas: &LiveDeltas) -> u64 {
+fn measure_deltas(deltas: &LiveDeltas) -> u64 {
     (deltas.rows.value_data().len() + deltas.counts.len() * 16) as u64
 }
 
-/// True if the last element, read beyond the known number of partitions, exists. Removes
-/// it if not. The cached number of partitions may lag behind the log.
-pub(crate) fn has_new_partition(states: &mut Vec<Option<PartitionState>>) -> bool {
+/// Removes the last element, which was read beyond the known number of partitions. Returns whether
+/// that partition exists: the cached number of partitions may lag behind the log.
+pub(crate) fn pop_probed_partition(states: &mut Vec<Option<PartitionState>>) -> bool {
     states.pop().flatten().is_some()
 }
 

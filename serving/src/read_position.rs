@@ -35,9 +35,11 @@ impl ReadPosition {
     /// Combines two reads that ran one after the other into a position that both reflect.
     pub(crate) fn min_with(mut self, other: &Self) -> Self {
         let partitions = self.position.len().max(other.position.len());
-        let at = |position: &[i64], partition| position.get(partition).copied().unwrap_or(0);
+        let offset_in = |position: &[i64], partition| position.get(partition).copied().unwrap_or(0);
         self.position = (0..partitions)
-            .map(|partition| at(&self.position, partition).min(at(&other.position, partition)))
+            .map(|partition| {
+                offset_in(&self.position, partition).min(offset_in(&other.position, partition))
+            })
             .collect();
         self.epoch = self.epoch.min(other.epoch);
         self.backfills = self.backfills.min(other.backfills);

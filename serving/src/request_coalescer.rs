@@ -1,10 +1,10 @@
 //! Coalesces equal requests into one read.
 //!
-//! A request that arrives during an equal read waits for the next read. That read
-//! begins when the current one ends and serves all requests that arrived in between. So a read
-//! always begins after the requests that it answers, and an answer includes everything that was
-//! counted before its request arrived. At most one read per request runs and one waits. A read is
-//! dropped when no request waits for it.
+//! A request that arrives during an equal read waits for the next read. That read begins when the
+//! current one ends, and serves all requests that arrived in between. So a read always begins after
+//! the requests that it answers, and an answer includes everything that was counted before its
+//! request arrived. Of equal requests, at most one read runs and one waits. A read is dropped when
+//! no request waits for it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -61,8 +61,8 @@ impl<T: Clone + Send + Sync + 'static> RequestCoalescer<T> {
         }
     }
 
-    /// Returns the result of `read`, or of an equal read of another request that begins later than
-    /// now.
+    /// Returns the result of `read`, or of the read of an equal request, if that read has not begun
+    /// yet.
     pub(crate) async fn read<F>(&self, key: u128, read: F) -> T
     where
         F: Future<Output = T> + Send + 'static,

@@ -6,6 +6,7 @@
 //! deletes listed files only if it still held the lease after the listing.
 
 use async_trait::async_trait;
+use schemas::source::Source;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Error, Result};
@@ -53,6 +54,18 @@ pub trait Leases: std::fmt::Debug + Send + Sync {
         name: &str,
         holder: &str,
     ) -> Result<Result<Box<dyn LeaseGuard>, String>>;
+
+    /// Returns the current holder of the lease `name`; `None` if it is free.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for an invalid name, as in [`Leases::acquire`].
+    async fn holder(&self, name: &str) -> Result<Option<String>>;
+}
+
+/// Returns the name of the lease that keeps two batch runs of a source apart.
+#[must_use]
+pub fn run_lease(source: Source) -> String {
+    format!("batch-{source}")
 }
 
 /// Checks the name of a lease.

@@ -16,16 +16,19 @@ pub struct UnpublishedReason {
 
 impl RunDetails {
     /// Explains why the run is not published, if it is not; `newest` is the newest complete run of
-    /// the source.
+    /// the source. `is_running` is true if a process holds the lease of the source's runs.
     #[must_use]
-    pub fn unpublished_reason(&self, newest: Epoch) -> Option<UnpublishedReason> {
+    pub fn unpublished_reason(&self, newest: Epoch, is_running: bool) -> Option<UnpublishedReason> {
         let (reason, to_do) = match self.run.state {
             RunState::Complete => return None,
             RunState::Abandoned => self.explain_abandoned(),
-            RunState::Proposed => self.explain_unfinished("its cuts are not sealed yet"),
-            RunState::Sealed => {
-                self.explain_unfinished("its cuts are sealed, and it is not completely published")
+            RunState::Proposed => {
+                self.explain_unfinished("its cuts are not sealed yet", is_running)
             }
+            RunState::Sealed => self.explain_unfinished(
+                "its cuts are sealed, and it is not completely published",
+                is_running,
+            ),
         };
         let is_over = self.run.epoch < newest;
         Some(UnpublishedReason {
@@ -46,16 +49,20 @@ impl RunDetails {
         (reason, to_do.to_owned())
     }
 
-    fn explain_unfinished(&self, progress: &str) -> (String, String) {
+    fn explain_unfinished(&self, progress: &str, is_running: bool) -> (String, String) {
         let error = self.report.get("error").and_then(Value::as_str);
         match error {
+            _ if is_running => (
+                format!("it is running: {progress}"),
+                "wait until it ends".to_owned(),
+            ),
             Some(error) => (
                 format!("the last try stopped: {error}"),
                 "fix the cause, then `backstitch batch run` finishes it".to_owned(),
             ),
             None => (
-                format!("it is running, or its process ended early: {progress}"),
-                "if no process is running it, `backstitch batch run` finishes it".to_owned(),
+                format!("its process ended early: {progress}"),
+                "`backstitch batch run` finishes it".to_owned(),
             ),
         }
     }
@@ -91,7 +98,7 @@ mod tests {
 
     fn reason(state: RunState, report: Value) -> String {
         let outcome = details(state, report)
-            .unpublished_reason(3)
+            .unpublished_reason(3, false)
             .expect("it is not published");
         assert!(outcome.to_do.is_some(), "{outcome:?}");
         outcome.reason
@@ -117,17 +124,26 @@ mod tests {
     fn the_error_of_a_try_is_the_reason() {
         let explained = reason(RunState::Sealed, json!({"error": "no room"}));
         assert_eq!(explained, "the last try stopped: no room");
-        assert!(reason(RunState::Sealed, Value::Null).contains("running"));
-        assert!(reason(RunState::Proposed, Value::Null).contains("running"));
+        for state in [RunState::Sealed, RunState::Proposed] {
+            assert!(reason(state, Value::Null).starts_with("its process ended early: "));
+            // The error is that of an earlier attempt.
+            let running = details(state, json!({"error": "no room"})).unpublished_reason(3, true);
+            assert!(
+                running
+                    .expect("it is not published")
+                    .reason
+                    .starts_with("it is running: ")
+            );
+        }
     }
 
     #[test]
     fn a_later_run_needs_no_remedy() {
         assert_eq!(
-            details(RunState::Complete, Value::Null).unpublished_reason(4),
+            details(RunState::Complete, Value::Null).unpublished_reason(4, true),
             None
         );
-        let outcome = details(RunState::Abandoned, Value::Null).unpublished_reason(5);
+        let outcome = details(RunState::Abandoned, Value::Null).unpublished_reason(5, false);
         assert_eq!(outcome.expect("a reason").to_do, None);
     }
 }

@@ -166,7 +166,8 @@ struct ApplicationEntry {
     counting: CountingEntry,
     athlete_capacity: i64,
     enforced: bool,
-    /// Connected athletes as a fraction of the capacity, with four digits; null if the capacity is 0 or the number unknown.
+    /// Connected athletes as a fraction of the capacity, with four digits; null if the capacity is
+    /// 0 or the number unknown.
     usage: Option<f64>,
 }
 
@@ -225,7 +226,8 @@ struct CountingEntry {
     counted_at: Option<String>,
 }
 
-/// Builds the entries of applications; those of a class that recounts have the result of the last recount.
+/// Builds the entries of applications; those of a class that recounts have the result of the last
+/// recount.
 async fn build_entries(
     installation: &Installation,
     usages: Vec<ApplicationUsage>,

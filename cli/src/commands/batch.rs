@@ -9,6 +9,7 @@ use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
 use schemas::json_value::format_timestamp_ms;
 use schemas::source::Source;
 use serde::Serialize;
+use stores::lease::run_lease;
 use stores::views::RunDetails;
 use tokio_util::sync::CancellationToken;
 
@@ -93,7 +94,8 @@ async fn run_batch(
     failure.map_or(Ok(()), Err)
 }
 
-/// Runs one source after another. A failure does not stop the others; errors are returned in the end.
+/// Runs one source after another. A failure does not stop the others; errors are returned in the
+/// end.
 async fn run_all(
     args: &BatchRunArgs,
     batch: &Batch,
@@ -266,9 +268,9 @@ struct RunEntry {
 }
 
 impl RunEntry {
-    fn new(source: Source, details: RunDetails, newest: u64) -> Self {
+    fn new(source: Source, details: RunDetails, newest: u64, is_running: bool) -> Self {
         let (reason, to_do) = details
-            .unpublished_reason(newest)
+            .unpublished_reason(newest, is_running)
             .map_or((None, None), |outcome| {
                 (Some(outcome.reason), outcome.to_do)
             });
@@ -314,6 +316,12 @@ impl RunEntry {
     }
 }
 
+/// Returns whether a process holds the lease of a source's runs.
+async fn is_running(installation: &Installation, source: Source) -> anyhow::Result<bool> {
+    let leases = &installation.stores().leases;
+    Ok(leases.holder(&run_lease(source)).await?.is_some())
+}
+
 async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
     let limit = usize::try_from(limit)?;
@@ -323,8 +331,9 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
             let views = &installation.stores().views;
             let all_details = views.list_run_details(candidate, None, limit).await?;
             let newest = views.runs(candidate).await?.runs.newest_complete();
-            let all_details = all_details.into_iter();
-            runs.extend(all_details.map(|details| RunEntry::new(candidate, details, newest)));
+            let is_running = is_running(&installation, candidate).await?;
+            let entry = |details| RunEntry::new(candidate, details, newest, is_running);
+            runs.extend(all_details.into_iter().map(entry));
         }
     }
     context.output().print_result(&runs, |runs| {
@@ -376,7 +385,8 @@ async fn show(context: &Context, run: u64, source: Option<Source>) -> anyhow::Re
         anyhow::bail!("there is no run {run} of {source}; `backstitch batch list` shows the runs");
     };
     let records = installation.stores().views.runs(source).await?;
-    let entry = RunEntry::new(source, details, records.runs.newest_complete());
+    let is_running = is_running(&installation, source).await?;
+    let entry = RunEntry::new(source, details, records.runs.newest_complete(), is_running);
     context.output().print_result(&entry, |entry| {
         serde_json::to_string_pretty(entry).unwrap_or_default()
     })

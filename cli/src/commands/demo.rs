@@ -21,10 +21,12 @@ use crate::installation::Installation;
 use crate::output;
 use crate::roles::{self, BatchStatus, Roles, Schedule};
 
-/// Maximum delay of a duplicate: well within the deduplication window, so that live values are exact.
+/// Maximum delay of a duplicate: well within the deduplication window, so that live values are
+/// exact.
 const REPEAT_DELAY_MAX_S: usize = 300;
-/// Default events and rows per second, with and without a comparison.
+/// Default events and rows per second, if the answers are compared with a recount.
 const COMPARED_RATE: u32 = 200;
+/// Default events and rows per second otherwise.
 const DEFAULT_RATE: u32 = 20;
 
 /// Runs the demo until `stop`, or until its time is over.
@@ -38,13 +40,13 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let rate = choose_rate(args)?;
     let mut settings = context.settings().clone();
-    let mut folder = None;
+    let mut temporary_folder = None;
     if !context.loaded().is_set("data_dir") {
-        let temporary = tempfile::Builder::new()
+        let folder = tempfile::Builder::new()
             .prefix("backstitch-demo-")
             .tempdir();
-        let temporary = folder.insert(temporary.context("creating a temporary folder")?);
-        settings.data_dir = temporary.path().to_path_buf();
+        let folder = temporary_folder.insert(folder.context("creating a temporary folder")?);
+        settings.data_dir = folder.path().to_path_buf();
     }
     let installation = Installation::open(&settings).await?;
     let keys = &*installation.stores().keys;
@@ -54,9 +56,9 @@ pub(super) async fn run(
             settings.data_dir.display()
         )));
     }
-    let outcome = Box::pin(run_with(args, rate, context, &installation, &stop)).await;
+    let outcome = Box::pin(run_demo(args, rate, context, &installation, &stop)).await;
     drop(installation);
-    if let Some(folder) = folder {
+    if let Some(folder) = temporary_folder {
         let path = folder.path().to_path_buf();
         let removed = folder.close();
         return outcome.and(removed.with_context(|| format!("removing {}", path.display())));
@@ -89,7 +91,7 @@ async fn listen(args: &DemoArgs, keys: &dyn Keys) -> anyhow::Result<(TcpListener
     }
 }
 
-async fn run_with(
+async fn run_demo(
     args: &DemoArgs,
     rate: u32,
     context: &Context,
@@ -114,9 +116,9 @@ async fn run_with(
         history: args.history,
         seed: args.seed,
     };
-    let run = installation.clock().now_ms().unsigned_abs();
+    let run_id = installation.clock().now_ms().unsigned_abs();
     let repeat_window = usize::try_from(rate)?.saturating_mul(REPEAT_DELAY_MAX_S);
-    let lines = DemoLineGenerator::new(args.seed, run, repeat_window)?;
+    let lines = DemoLineGenerator::new(args.seed, run_id, repeat_window)?;
     let end = stop.child_token();
     let prepare = Box::pin(Demo::prepare(setup, Box::new(lines)));
     let Some(demo) = end.run_until_cancelled(prepare).await.transpose()? else {

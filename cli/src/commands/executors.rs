@@ -114,7 +114,8 @@ fn warn_if_exposed(address: SocketAddr) {
     }
 }
 
-/// Warns if the scheduler's advertised address is unreachable: executors would receive tasks, but could not report results.
+/// Warns if the scheduler's advertised address is unreachable: executors would receive tasks, but
+/// could not report results.
 async fn warn_if_unreachable(host: &str, port: u16) {
     let address = format!("{host}:{port}");
     let connect = tokio::net::TcpStream::connect(&address);

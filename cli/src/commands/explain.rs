@@ -68,17 +68,17 @@ fn format_total(explanation: &Value) -> String {
         ));
     }
     for repair in iter_list(&explanation["corrections"]["restorations"]) {
-        let text_of = |name: &str| repair[name].as_str().unwrap_or("").to_owned();
+        let get_text = |name: &str| repair[name].as_str().unwrap_or("").to_owned();
         let mut line = format!(
             "  {} from {} corrections of repair {} ({}, {}",
             repair["sum"],
             repair["count"],
             repair["number"],
-            text_of("at"),
-            text_of("by")
+            get_text("at"),
+            get_text("by")
         );
-        if !text_of("reason").is_empty() {
-            line.push_str(&format!(": {}", text_of("reason")));
+        if !get_text("reason").is_empty() {
+            line.push_str(&format!(": {}", get_text("reason")));
         }
         line.push(')');
         if let Some(undone) = repair["undoes"].as_u64() {

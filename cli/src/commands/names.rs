@@ -109,7 +109,8 @@ async fn load<N: Names + ?Sized>(
     }
 }
 
-/// Reads names line by line. An error names file and line; earlier lines may be stored already, and loading them again is safe.
+/// Reads names line by line. An error names file and line; earlier lines may be stored already, and
+/// loading them again is safe.
 struct NameReader {
     input: BufReader<Box<dyn Read + Send>>,
     origin: String,

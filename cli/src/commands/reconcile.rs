@@ -73,7 +73,8 @@ async fn compare(
     Ok(())
 }
 
-/// Runs scheduled reconciliations: those that are due, or the named one. A failed one does not stop the others.
+/// Runs scheduled reconciliations: those that are due, or the named one. A failed one does not stop
+/// the others.
 async fn run_scheduled(
     name: &str,
     context: &Context,

@@ -1,8 +1,8 @@
-//! Distribution of authorizations as in Strava's article on connected athletes: a few applications have very many, most
-//! have hardly any.
+//! Distribution of authorizations as in Strava's article on connected athletes: a few applications
+//! have very many, most have hardly any.
 //!
-//! Each application has its exact share for every seed, and its authorizations are spread evenly over all rows. The
-//! position of each is computed, so it needs no memory.
+//! Each application has its exact share for every seed, and its authorizations are spread evenly
+//! over all rows. The position of each is computed, so it needs no memory.
 
 use super::random_draws::{to_f64, to_i64};
 use super::request::GenerateRequest;
@@ -99,14 +99,16 @@ impl Permutation {
     /// Returns the number at an index.
     const fn permute(self, index: u64) -> u64 {
         let mut number = self.mix(index);
-        // Mixing permutes a larger range. Following its cycle from the index ends at a number below the count.
+        // Mixing permutes a larger range. Following its cycle from the index ends at a number below
+        // the count.
         while number >= self.count {
             number = self.mix(number);
         }
         number
     }
 
-    /// Multiplication by an odd number and adding the upper half to the lower one are both invertible.
+    /// Multiplication by an odd number and adding the upper half to the lower one are both
+    /// invertible.
     const fn mix(self, number: u64) -> u64 {
         let mask = u64::MAX.unbounded_shr(u64::BITS - self.bits);
         let half = self.bits / 2 + 1;

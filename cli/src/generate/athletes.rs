@@ -142,7 +142,8 @@ impl EntityGenerator for AthleteGenerator {
     }
 }
 
-/// Returns the name for a number. Consecutive numbers up to the count of full names have distinct names.
+/// Returns the name for a number. Consecutive numbers up to the count of full names have distinct
+/// names.
 fn number_to_name(number: i64) -> String {
     let number = usize::try_from(number).unwrap_or_default();
     let round = number / FIRST_NAMES.len();

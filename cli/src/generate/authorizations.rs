@@ -1,4 +1,5 @@
-//! Generates authorizations. Applications with small ids have many; some authorizations are revoked.
+//! Generates authorizations. Applications with small ids have many; some authorizations are
+//! revoked.
 
 use jiff::Timestamp;
 use rand::Rng;

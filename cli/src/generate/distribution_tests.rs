@@ -269,7 +269,8 @@ fn authorizations_are_as_in_the_article() {
     assert_eq!(size(1), 4_000);
     assert!((2..=5).all(|id| size(id) == 1_000));
     let middle: Vec<usize> = (6..=100).map(size).collect();
-    // At the end, consecutive counts differ by less than one, so rounding may raise the later count by one.
+    // At the end, consecutive counts differ by less than one, so rounding may raise the later count
+    // by one.
     assert!(
         middle.windows(2).all(|pair| pair[0] + 1 >= pair[1]),
         "{middle:?}"

@@ -1,7 +1,8 @@
 //! Generates efforts: activities of athletes, each with some efforts on segments.
 //!
-//! Segments with small ids are popular, athletes with small ids very active. The seed determines the time zone and the
-//! typical time of a segment, and the speed of an athlete. An activity stays within one time zone.
+//! Segments with small ids are popular, athletes with small ids very active. The seed determines
+//! the time zone and the typical time of a segment, and the speed of an athlete. An activity stays
+//! within one time zone.
 
 use std::ops::Not;
 

@@ -68,7 +68,8 @@ impl<R> VersionedRow<R> {
     }
 }
 
-/// Computes the offset of the ids of a seed, so that inputs of different seeds do not edit each other's rows.
+/// Computes the offset of the ids of a seed, so that inputs of different seeds do not edit each
+/// other's rows.
 pub(super) fn compute_id_offset(seed: u64) -> i64 {
     (seed % ID_SERIES_COUNT).cast_signed() * IDS_PER_SERIES
 }
@@ -187,7 +188,8 @@ impl<G: EntityGenerator> EntityStream<G> {
             self.repeatable.push(record.clone());
             return;
         }
-        // Reservoir sampling (algorithm R): each of n rows is in the sample of k rows with probability k/n.
+        // Reservoir sampling (algorithm R): each of n rows is in the sample of k rows with
+        // probability k/n.
         let index = self.rng.random_range(0..self.new_row_count.max(1));
         if let Some(replaced) = usize::try_from(index)
             .ok()

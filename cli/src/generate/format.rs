@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::args::FileFormat;
 use crate::failure::usage_error;
 
-/// Returns the explicit format of a file, else the one of its extension. `remedy` says what to do with a
-/// file that is compressed in the format of the extension.
+/// Returns the explicit format of a file, else the one of its extension. `remedy` says what to do
+/// with a file that is compressed in the format of the extension.
 ///
 /// # Errors
 /// An unknown extension.

@@ -1,7 +1,8 @@
 //! Generates input that resembles real traffic, deterministic for a seed, as a stream.
 //!
-//! Each source has a module that generates its rows; [`rows`] is shared. A row becomes a line of JSON ([`lines`]), and lines
-//! become Parquet columns ([`parquet_writer`]). Inputs with the same seed fit together: an id in one has the same meaning in another.
+//! Each source has a module that generates its rows; [`rows`] is shared. A row becomes a line of
+//! JSON ([`lines`]), and lines become Parquet columns ([`parquet_writer`]). Inputs with the same
+//! seed fit together: an id in one has the same meaning in another.
 
 mod applications;
 mod article;

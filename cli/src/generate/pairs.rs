@@ -68,7 +68,8 @@ impl PairGenerator {
         })
     }
 
-    /// Generates the next pair, up to the requested number. `draw` draws its second member, from 1 on.
+    /// Generates the next pair, up to the requested number. `draw` draws its second member, from 1
+    /// on.
     pub(super) fn next_pair(
         &mut self,
         rng: &mut StdRng,
@@ -100,7 +101,8 @@ impl PairGenerator {
         (self.first_id.cast_signed(), second_id)
     }
 
-    /// Number of pairs up to this first member. It grows like a square root, so that the first members have many.
+    /// Number of pairs up to this first member. It grows like a square root, so that the first
+    /// members have many.
     fn cumulative_pairs(&self) -> u64 {
         let (firsts, _) = self.counts.firsts;
         if self.first_id >= firsts {

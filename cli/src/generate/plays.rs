@@ -276,8 +276,8 @@ impl GeneratedRows for PlayStream {
     }
 }
 
-/// Returns the owner of a track, the same for every seed, so that inputs fit together. Owners with small ids
-/// have many tracks.
+/// Returns the owner of a track, the same for every seed, so that inputs fit together. Owners with
+/// small ids have many tracks.
 fn assign_owner(track_id: i64, owner_count: u64) -> i64 {
     let fraction = hash_to_fraction(track_id.unsigned_abs());
     1 + to_i64(fraction * fraction * to_f64(owner_count)).min(owner_count.cast_signed() - 1)

@@ -1,6 +1,7 @@
 //! Draws random values from skewed and weighted distributions.
 //!
-//! Multiplications replace other floating-point functions where possible, so that every machine draws the same values.
+//! Multiplications replace other floating-point functions where possible, so that every machine
+//! draws the same values.
 
 use jiff::Timestamp;
 use rand::Rng;
@@ -42,7 +43,8 @@ pub(super) const COUNTRIES: [(&str, u32); 32] = [
     ("EG", 3),
 ];
 
-/// Zipf-like distribution of ids from 1 on: the frequency of id n is about n^-(1 - 1/root). Drawn by inversion.
+/// Zipf-like distribution of ids from 1 on: the frequency of id n is about n^-(1 - 1/root). Drawn
+/// by inversion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SkewedIds {
     root: i32,
@@ -95,8 +97,8 @@ impl<T: Copy> WeightedChoice<T> {
     }
 }
 
-/// Returns a fixed pseudorandom value from 0 to 1 for `number`, independent of earlier draws, so that inputs of different
-/// sources are consistent.
+/// Returns a fixed pseudorandom value from 0 to 1 for `number`, independent of earlier draws, so
+/// that inputs of different sources are consistent.
 pub(super) fn hash_to_fraction(number: u64) -> f64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,7 @@
 //! Rows that become JSON objects.
 //!
-//! The fields of a record are those of its source, in the order of [`fields`](crate::ingest::fields::fields).
+//! The fields of a record are those of its source, in the order of
+//! [`fields`](crate::ingest::fields::fields).
 
 use serde::Serialize;
 

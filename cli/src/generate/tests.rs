@@ -1,4 +1,5 @@
-//! Tests of every source: equal arguments give equal rows, and rows have the requested kinds and fractions.
+//! Tests of every source: equal arguments give equal rows, and rows have the requested kinds and
+//! fractions.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Writes rows to a file, in batches between which the command shows its progress and can be interrupted.
+//! Writes rows to a file, in batches between which the command shows its progress and can be
+//! interrupted.
 
 use std::io::{BufWriter, Write};
 
@@ -110,7 +111,8 @@ struct RowBatches<'a, R> {
 }
 
 impl<R: GeneratedRows> RowBatches<'_, R> {
-    /// Generates the next batch and passes its rows to `process`. Returns false if no rows are left.
+    /// Generates the next batch and passes its rows to `process`. Returns false if no rows are
+    /// left.
     fn process_next(&mut self, mut process: impl FnMut(Row<R::Record>)) -> anyhow::Result<bool> {
         let report = &mut self.report;
         anyhow::ensure!(

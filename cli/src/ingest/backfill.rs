@@ -1,4 +1,5 @@
-//! Backfill: checks past events like all events, and writes them directly to the archive, without the log.
+//! Backfill: checks past events like all events, and writes them directly to the archive, without
+//! the log.
 
 use arrow::array::RecordBatch;
 use batch::Backfill;
@@ -12,7 +13,7 @@ use super::chunk::Chunk;
 use super::{EarlyEnd, IngestReport, Input, process};
 use crate::clock::SystemClock;
 
-/// CheckedChunk events, and rejected lines with their numbers, reasons and bytes.
+/// Accepted events, and rejected lines with their numbers, reasons and bytes.
 struct CheckedChunk {
     events: RecordBatch,
     rejected: Vec<(u64, String, Vec<u8>)>,

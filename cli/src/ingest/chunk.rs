@@ -22,8 +22,8 @@ impl Chunk {
     const EVENTS_MAX: usize = 10_000;
     /// Maximum lines of a chunk of rows. Rows of one write share index pages.
     const ROWS_MAX: usize = 50_000;
-    /// Maximum lines of a chunk of athletes. Each may change as many groups as the athlete has segments, and the same write
-    /// contains the notifications of all.
+    /// Maximum lines of a chunk of athletes. Each may change as many groups as the athlete has
+    /// segments, and the same write contains the notifications of all.
     const ATHLETES_MAX: usize = 2_000;
     /// Size at which a chunk is full.
     pub(super) const FULL_BYTES: usize = 16 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! Converts Parquet rows to JSON lines, which are checked like other lines.
 //!
-//! Columns are matched by name; unknown ones are not read. A column of a wrong type rejects the file before any row is
-//! ingested. An invalid value makes its row a dead letter.
+//! Columns are matched by name; unknown ones are not read. A column of a wrong type rejects the
+//! file before any row is ingested. An invalid value makes its row a dead letter.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -123,7 +123,8 @@ fn format_column_names(source: Source) -> String {
     names.join(", ")
 }
 
-/// True if a column may contain texts. Impala, Hive and older Spark versions write them as bytes without annotation.
+/// True if a column may contain texts. Impala, Hive and older Spark versions write them as bytes
+/// without annotation.
 fn is_text(data_type: &DataType) -> bool {
     data_type.is_string()
         || matches!(
@@ -132,8 +133,8 @@ fn is_text(data_type: &DataType) -> bool {
         )
 }
 
-/// Appends a row as a JSON object without null fields. A value that JSON cannot represent is written unchanged, and the
-/// error names it.
+/// Appends a row as a JSON object without null fields. A value that JSON cannot represent is
+/// written unchanged, and the error names it.
 fn write_line(
     line: &mut Vec<u8>,
     fields: &[Field],

@@ -491,7 +491,7 @@ fn serving_options_are_checked() {
         assert!(error.starts_with(expected), "{error}");
         assert!(!error.contains("too short"), "{error}");
     }
-    let longest = format!("[serving]\nsession_secret = \"{}\"\n", "x".repeat(32));
-    let file = write_file(&longest);
+    let shortest = format!("[serving]\nsession_secret = \"{}\"\n", "x".repeat(32));
+    let file = write_file(&shortest);
     load(Some(file.path()), variables(&[]), &none).unwrap();
 }

@@ -18,7 +18,7 @@ use stores::views::RunRecords;
 
 use super::reader::BoardReader;
 use super::reading::{BoardReading, BoardsReading, FilteredRows};
-use crate::read::{RunsAndStates, has_new_partition};
+use crate::read::{RunsAndStates, pop_probed_partition};
 use crate::read_error::ReadError;
 
 /// Maximum boards per request that the cache answers.
@@ -39,7 +39,7 @@ impl BoardReader<'_> {
     ) -> Result<Option<BoardsReading>, ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
         let newest = runs.complete_epochs.get(view).copied().unwrap_or(0);
-        let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
+        let cut_count = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         if self.ports.live.cached_boards().is_none() {
             return Ok(None);
         }
@@ -47,31 +47,31 @@ impl BoardReader<'_> {
             return Ok(None);
         };
         // If partitions were added since the run, two of them may hold live entries of one key.
-        if newest == 0 || cuts != partitions {
+        if newest == 0 || cut_count != partitions {
             return Ok(None);
         }
-        let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+        let partition_count = u32::try_from(partitions).unwrap_or(u32::MAX);
         // The other partitions do not affect the boards.
         let state_cache = &self.caches.states;
-        let (answers, states) = tokio::join!(
+        let (snapshots, states) = tokio::join!(
             self.query_cache(&queries),
-            state_cache.get(&self.ports.live, source, count.saturating_add(1))
+            state_cache.get(&self.ports.live, source, partition_count.saturating_add(1))
         );
-        let (answers, states) = (answers?, states.map_err(ReadError::Store)?);
+        let (snapshots, states) = (snapshots?, states.map_err(ReadError::Store)?);
         let mut states = Arc::unwrap_or_clone(states);
-        if has_new_partition(&mut states) || states.len() < partitions {
+        if pop_probed_partition(&mut states) || states.len() < partitions {
             return Ok(None);
         }
         let mut are_all_cached = true;
-        for ((query, answer), key) in queries.iter().zip(&answers).zip(&self.request.keys) {
-            let own_state = answer.state.as_ref();
+        for ((query, cached), key) in queries.iter().zip(&snapshots).zip(&self.request.keys) {
+            let own_state = cached.state.as_ref();
             self.caches
                 .states
                 .record(source, query.partition, own_state);
             if let Some(state) = states.get_mut(query.partition as usize) {
                 *state = own_state.cloned();
             }
-            are_all_cached &= self.report_outcome(*key, query, &answer.board);
+            are_all_cached &= self.report_outcome(*key, query, &cached.board);
         }
         if !are_all_cached {
             return Ok(None);
@@ -81,11 +81,11 @@ impl BoardReader<'_> {
             states,
         };
         let mut boards = Vec::with_capacity(queries.len());
-        for (query, answer) in queries.iter().zip(answers) {
+        for (query, cached) in queries.iter().zip(snapshots) {
             let seam = snapshot.build_seam(view, view, newest, Some(query.partition as usize));
-            // A read with retries checks again; the batch rows would have the same gap now.
+            // An error makes the caller retry; to read batch rows now would find the same gap.
             seam.check(newest)?;
-            let CacheLookup::Board(board) = answer.board else {
+            let CacheLookup::Board(board) = cached.board else {
                 return Ok(None);
             };
             boards.push(self.build_reading(board, newest)?);
@@ -115,7 +115,7 @@ impl BoardReader<'_> {
             .read(source, queries, fetch.clone())
             .await
         {
-            Ok(Some(answers)) => Ok(answers),
+            Ok(Some(snapshots)) => Ok(snapshots),
             // The query is too large to share a call, or another query caused the error.
             Ok(None) => Ok(fetch(queries.to_vec()).await?),
             Err(ReadError::Store(error)) if error.kind() != ErrorKind::Retry => {
@@ -155,12 +155,12 @@ impl BoardReader<'_> {
     ) -> Result<(), ReadError> {
         let is_slow = |entries: &LiveEntries| entries.members.len() > SIZE_ENTRIES_MAX;
         if self.selects_only_size() {
-            let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+            let partition_count = u32::try_from(partitions).unwrap_or(u32::MAX);
             let filtered_board = self.encode_board()?.encode();
             let keys_with_entries = keys.iter().zip(live_entries);
             for (key, _) in keys_with_entries.filter(|(_, entries)| is_slow(entries)) {
                 let name = self.board_name(*key, &filtered_board)?;
-                let partition = partition_of(key.to_string().as_bytes(), count);
+                let partition = partition_of(key.to_string().as_bytes(), partition_count);
                 let (recent_reads, ports) = (self.recent_reads, self.ports);
                 recent_reads.report_miss(ports, self.job, *key, true, &name, partition);
             }
@@ -205,12 +205,12 @@ impl BoardReader<'_> {
             .map(BoardSelection::Members);
         let selection = members.unwrap_or_else(|| request.selection.clone());
         let encoded = filtered_board.encode();
-        let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+        let partition_count = u32::try_from(partitions).unwrap_or(u32::MAX);
         let mut queries = Vec::with_capacity(request.keys.len());
         for key in &request.keys {
             queries.push(BoardQuery {
                 name: self.board_name(*key, &encoded)?,
-                partition: partition_of(key.to_string().as_bytes(), count),
+                partition: partition_of(key.to_string().as_bytes(), partition_count),
                 score_bytes: 8 * self.job.score().0.len(),
                 selection: selection.clone(),
             });

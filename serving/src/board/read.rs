@@ -17,7 +17,7 @@ use tokio::time::Duration;
 
 use super::reader::{BoardReadContext, BoardReadRequest, BoardReader};
 use super::reading::{BoardReading, BoardsReading};
-use crate::read::{RunsAndStates, has_new_partition};
+use crate::read::{RunsAndStates, pop_probed_partition};
 use crate::read_error::ReadError;
 use crate::read_position::ReadPosition;
 use crate::retry_budget::RetryBudget;
@@ -74,7 +74,7 @@ impl BoardReader<'_> {
                 .runs
                 .get(&*self.ports.views, source, self.ignores_cache)
         )?;
-        // After a loss of the log its partition states still exist: they show the missing data.
+        // If the log was lost, partition states may exist for more partitions than it has now.
         let partitions = (partitions as usize).max(runs.runs.partition_count());
         if !self.ignores_cache {
             match self.read_cached(&runs, partitions).await {
@@ -152,12 +152,12 @@ impl BoardReader<'_> {
     ) -> Result<(Vec<Option<BoardReading>>, ReadPosition), ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
         let newest = runs.complete_epochs.get(view).copied().unwrap_or(0);
-        let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
+        let cut_count = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         let mut queries;
         let live = loop {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
             // If partitions were added since the run, two of them may hold live entries of one key.
-            let unchanged_count = (cuts == partitions).then_some(count);
+            let unchanged_count = (cut_count == partitions).then_some(count);
             queries = self.build_entry_queries(keys, unchanged_count)?;
             let count = count.saturating_add(1);
             let store = &self.ports.live;
@@ -165,7 +165,7 @@ impl BoardReader<'_> {
                 true => store.read_live_counts(source, count, &queries).await?,
                 false => store.read_entries(source, count, &queries).await?,
             };
-            if !has_new_partition(&mut live.partition_states) {
+            if !pop_probed_partition(&mut live.partition_states) {
                 break live;
             }
             partitions += 1;
@@ -177,7 +177,7 @@ impl BoardReader<'_> {
         for (state, partition) in live.partition_states.iter().zip(0..) {
             self.caches.states.record(source, partition, state.as_ref());
         }
-        if newest == 0 || cuts == partitions {
+        if newest == 0 || cut_count == partitions {
             self.request_counts(keys, &live.entries, newest, partitions)?;
         }
         let encoded: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();

@@ -2,7 +2,8 @@
 //! log of administrators.
 //!
 //! Until a key exists, only loopback requests are accepted, and everything is permitted. After
-//! that, each request needs a key, except on routes that the table marks as open.
+//! that, each request needs a key, except on routes that the table marks as open. All other routes
+//! always refuse a wrong key.
 
 pub(crate) mod caller;
 pub(crate) mod key_cache;
@@ -30,7 +31,7 @@ use super::problem::{Problem, ProblemKind};
 use super::{Api, find_request_host, is_over_tls, with_timeout};
 use crate::pages::sign_in::{Session, redirect_to_sign_in};
 use caller::Caller;
-use limits::truncate_to_network;
+use limits::{RateExceeded, RateState, truncate_to_network};
 use table::{RequiredScope, RouteLookup, RouteScopes};
 
 /// Headers in which proxies pass on the client's address, besides those that begin with
@@ -117,6 +118,9 @@ pub(crate) async fn check_access(
         (Err(problem), _) => problem.into_response(),
     };
     if let Some(caller) = caller {
+        if let Some(state) = caller.rate_state {
+            state.add_headers(response.headers_mut());
+        }
         response.extensions_mut().insert(caller);
     }
     response
@@ -220,12 +224,16 @@ async fn identify_caller(
         RequiredScope::AlwaysOpen => Ok(Caller::anonymous()),
         // An expired or revoked key is ignored here.
         RequiredScope::Public => {
-            match timeout(OPTIONAL_KEY_TIMEOUT, api.key_cache.is_key_required()).await {
+            let is_key_required = api.key_cache.is_key_required();
+            let mut caller = Caller::anonymous();
+            match timeout(OPTIONAL_KEY_TIMEOUT, is_key_required).await {
                 // Until a key exists, only loopback clients may use any route.
                 Ok(Ok(false)) => drop(accept_loopback_client(api, parts)?),
-                Ok(Ok(true) | Err(_)) | Err(_) => check_address_rate(api, parts)?,
+                Ok(Ok(true) | Err(_)) | Err(_) => {
+                    caller.rate_state = check_address_rate(api, parts)?;
+                }
             }
-            Ok(Caller::anonymous())
+            Ok(caller)
         }
         RequiredScope::OptionalKey => {
             match timeout(OPTIONAL_KEY_TIMEOUT, authenticate(api, parts)).await {
@@ -238,13 +246,17 @@ async fn identify_caller(
     }
 }
 
-/// Authenticates a request by its key or session. Until a key exists, accepts loopback clients.
+/// Authenticates a request by its key or session. Until a key exists, accepts loopback clients that
+/// send none.
 async fn authenticate(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
-    if !api.key_cache.is_key_required().await? {
-        return accept_loopback_client(api, parts);
-    }
     let (headers, now_ms) = (&parts.headers, api.ports.clock.now_ms());
     let credentials = Credentials::from_request(headers, &parts.uri);
+    if !api.key_cache.is_key_required().await? {
+        let caller = accept_loopback_client(api, parts)?;
+        if matches!(credentials, Credentials::Missing | Credentials::Session(_)) {
+            return Ok(caller);
+        }
+    }
     let matches = |key: &ApiKeyRecord| match &credentials {
         Credentials::Token(token) => key.digest == token.digest(),
         Credentials::Session(session) => {
@@ -292,7 +304,7 @@ async fn look_up_key(api: &Api, id: &str) -> Result<Option<Arc<ApiKeyRecord>>, P
 /// Accepts a key. Fails if it is not valid, or exceeds its rate.
 fn accept_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
     let permitted = api.rate_limits.keys.check(&key.id);
-    permitted.map_err(|wait| rate_limited("with this key", wait))?;
+    let rate_state = permitted.map_err(|exceeded| rate_limited("with this key", exceeded))?;
     match key.state(now_ms) {
         KeyState::Valid => {}
         KeyState::Expired => {
@@ -304,7 +316,7 @@ fn accept_key(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
             return Err(ProblemKind::Unauthenticated.with_detail(detail));
         }
     }
-    Ok(Caller::from_key(key))
+    Ok(Caller::from_key(key, rate_state))
 }
 
 /// Accepts a client while no key exists. Its address must be a loopback address, and its `Host`
@@ -386,23 +398,24 @@ fn is_loopback_host(host: &str) -> bool {
 }
 
 /// Counts a request without a known key against its client's rate.
-fn check_address_rate(api: &Api, parts: &Parts) -> Result<(), Problem> {
+fn check_address_rate(api: &Api, parts: &Parts) -> Result<Option<RateState>, Problem> {
     let Some(client) = find_client_ip(api, &parts.headers, &parts.extensions) else {
-        return Ok(());
+        return Ok(None);
     };
     let permitted = api
         .rate_limits
         .addresses
         .check(&truncate_to_network(client));
-    permitted.map_err(|wait| rate_limited("from this address without a known key", wait))
+    permitted.map_err(|exceeded| rate_limited("from this address without a known key", exceeded))
 }
 
-fn rate_limited(sender: &str, wait: Duration) -> Problem {
+fn rate_limited(sender: &str, RateExceeded { wait, state }: RateExceeded) -> Problem {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     let detail = format!("too many requests {sender}: retry after {seconds} s");
     ProblemKind::RateLimited
         .with_detail(detail)
         .with_retry_after_s(seconds)
+        .with_rate_state(state)
 }
 
 /// The credentials of a request.

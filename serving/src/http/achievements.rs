@@ -20,7 +20,7 @@ use super::params::{PageQuery, Path};
 use super::problem::Problem;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, build_provenance};
-use crate::read::{RunsAndStates, has_new_partition};
+use crate::read::RunsAndStates;
 use crate::read_position::ReadPosition;
 
 /// A page of achievements.
@@ -70,7 +70,9 @@ pub(crate) struct AchievementShape {
     pub(crate) position: Value,
 }
 
-/// The achievements of an athlete: crowns, top tens, personal records, and lost crowns.
+/// The achievements of an athlete.
+///
+/// Crowns, top tens, personal records, and lost crowns.
 #[utoipa::path(
     get,
     path = "/api/v1/athletes/{athlete_id}/achievements",
@@ -128,7 +130,7 @@ async fn list_page(api: &Api, owner: AchievementOwner, uri: &Uri) -> Result<Resp
         query.limit,
     );
     let mut boards = api.boards.values();
-    let job = boards.find(|job| !job.achievements().is_empty());
+    let job = boards.find(|job| !job.achievement_boards().is_empty());
     let job = job.ok_or_else(|| Problem::parameter("no board has achievements"))?;
     let filter = AchievementFilter {
         owner,
@@ -199,8 +201,7 @@ async fn read_achievements(
         // Partition states remain after the loss of a log, so there may be more of them.
         let range = 0..partitions.saturating_add(1);
         let mut outboxes = ports.live.outboxes(source, range, usize::MAX).await?;
-        let last = outboxes.pop().flatten();
-        if !has_new_partition(&mut vec![last.map(|outbox| outbox.state)]) {
+        if outboxes.pop().flatten().is_none() {
             break outboxes;
         }
         partitions += 1;

@@ -23,6 +23,7 @@ use utoipa::ToSchema;
 use self::entity_store::{find_usage, map_write_error, unknown_application};
 pub(crate) use self::response::ApplicationResponse;
 use self::response::build_application_response;
+use super::accept::wants_page;
 use super::boards::parse_id;
 use super::params::{Params, Path};
 use super::problem::{Problem, ProblemKind, ProblemShape};
@@ -72,7 +73,7 @@ pub(crate) async fn show_application(
     }))
 }
 
-/// Connects an athlete to an application, unless its capacity is reached.
+/// Connects an athlete, unless the capacity is reached.
 #[utoipa::path(
     post,
     path = "/api/v1/applications/{id}/authorizations",
@@ -95,7 +96,7 @@ pub(crate) async fn connect_athlete(
 ) -> Result<Response, Problem> {
     Params::parse(&uri, &[])?;
     let application_id = parse_id("id", &application)?;
-    let wants_page = limit::wants_page(request.headers());
+    let wants_page = wants_page(request.headers());
     let ConnectBody { athlete_id } =
         body::parse_object(&api, request, "{\"athlete_id\": 42}").await?;
     let now_ms = api.ports.clock.now_ms();
@@ -155,8 +156,9 @@ fn capacity_exceeded(application_id: i64, connected: i64, capacity: i64) -> Prob
         .with_extension("athlete_capacity", capacity)
 }
 
-/// Revokes all authorizations of an athlete for an application. A line of one of them that is
-/// ingested later applies again, unless its version is older.
+/// Revokes all authorizations of an athlete for an application.
+///
+/// A line of one of them that is ingested later applies again, unless its version is older.
 #[utoipa::path(
     delete,
     path = "/api/v1/applications/{id}/authorizations/{athlete_id}",

@@ -30,14 +30,15 @@ use crate::board::reading::{BoardReading, BoardsReading};
 use crate::request_coalescer::seeded_hash;
 
 /// Default number of neighbors before and after the athlete.
-const NEIGHBORS_DEFAULT: u64 = 5;
+pub(super) const NEIGHBORS_DEFAULT: u64 = 5;
 /// Maximum number of neighbors before and after the athlete.
-const NEIGHBORS_MAX: u64 = 500;
+pub(super) const NEIGHBORS_MAX: u64 = 500;
 /// The board whose counts are served.
 const SEGMENTS_BOARD: &str = "segments";
 
-/// A page of a board: each athlete's best effort, best first. Of equal efforts the one with the
-/// lower id comes first.
+/// A page of a board: each athlete's best effort, best first.
+///
+/// Of equal efforts the one with the lower id comes first.
 #[utoipa::path(
     get,
     path = "/api/v1/boards/{name}/{key}",
@@ -179,7 +180,8 @@ pub(crate) async fn show_athlete(
     if around > NEIGHBORS_MAX {
         return Err(Problem::parameter(format!(
             "around={around} exceeds {NEIGHBORS_MAX}: request a page of the board instead"
-        )));
+        ))
+        .with_parameter("around"));
     }
     let today = today(&api);
     let board_request = BoardRequest::parse(job, &key, &params, today)?;
@@ -369,10 +371,13 @@ impl BoardRequest {
     ) -> Result<Self, Problem> {
         let column = job.key().0.first();
         let key = parse_id(column.map_or("key", |column| &column.name), key)?;
-        let division =
-            parse_division(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
-        let window =
-            parse_window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
+        let invalid = |name: &'static str| {
+            move |detail: String| Problem::parameter(detail).with_parameter(name)
+        };
+        let division = parse_division(params.get("board").unwrap_or("overall"));
+        let division = division.map_err(invalid("board"))?;
+        let window = parse_window(params.get("window").unwrap_or("all"));
+        let window = window.map_err(invalid("window"))?;
         let date = params.parse_with("date", parse_date)?.unwrap_or(today);
         Ok(Self {
             key,
@@ -485,6 +490,7 @@ pub(super) fn parse_id(name: &str, text: &str) -> Result<i64, Problem> {
         Problem::parameter(format!(
             "{name}={text:?} is not a 64-bit integer such as 42"
         ))
+        .with_parameter(name)
     })
 }
 
@@ -496,5 +502,6 @@ fn parse_unsigned(name: &str, text: &str) -> Result<u64, Problem> {
                 "{name}={text:?} is not a number from 0 to {}",
                 i64::MAX
             ))
+            .with_parameter(name)
         })
 }

@@ -4,7 +4,9 @@
 use std::io;
 
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Uri, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use csv::QuoteStyle;
@@ -13,7 +15,9 @@ use serde::Serialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::accept::prefers_to_json;
 use super::etag;
+use super::params::find_first_value;
 use crate::answer::{BreakdownRow, Total, Uniques};
 
 /// The header with the provenance of a CSV response.
@@ -21,6 +25,24 @@ pub(crate) const PROVENANCE_HEADER: HeaderName = HeaderName::from_static("backst
 
 /// Rows per chunk, which bounds the text in memory.
 const CHUNK_ROWS: usize = 512;
+
+/// Adds `format=csv` to a request that prefers CSV by its header `Accept` and has no `format`.
+pub(crate) async fn negotiate(mut request: Request, next: Next) -> Response {
+    let uri = request.uri();
+    let wants_csv = prefers_to_json(request.headers(), "text/csv");
+    if wants_csv && find_first_value(uri, "format").is_none() {
+        let query = uri.query().map(|query| format!("{query}&"));
+        let query = query.unwrap_or_default();
+        let target = format!("{}?{query}format=csv", uri.path());
+        if let Ok(uri) = target.parse::<Uri>() {
+            *request.uri_mut() = uri;
+        }
+    }
+    let mut response = next.run(request).await;
+    let by_accept = HeaderValue::from_static("accept");
+    response.headers_mut().append(header::VARY, by_accept);
+    response
+}
 
 /// Writes a total.
 pub(crate) fn write_total(total: &Total) -> Response {

@@ -211,7 +211,9 @@ pub(crate) async fn list_dead_letters(
     Ok(query.respond(&uri, next_cursor.as_deref(), page, write_csv))
 }
 
-/// Numbers of dead letters by source and kind of reason. Examines the newest 200,000.
+/// Numbers of dead letters by source and kind of reason.
+///
+/// Examines the newest 200,000.
 #[utoipa::path(
     get,
     path = "/api/v1/dead-letters/counts",

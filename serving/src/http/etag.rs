@@ -44,7 +44,7 @@ pub(crate) async fn add_etag(request: Request, next: Next) -> Result<Response, P
     parts.headers.remove(header::CONTENT_LENGTH);
     // RFC 9110 requires the Vary header of the 200 response, which may be compressed.
     let by_encoding = HeaderValue::from_static("accept-encoding");
-    parts.headers.insert(header::VARY, by_encoding);
+    parts.headers.append(header::VARY, by_encoding);
     Ok(Response::from_parts(parts, Body::empty()))
 }
 

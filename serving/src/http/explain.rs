@@ -158,9 +158,11 @@ pub(crate) enum ExplanationResponse {
     Board(Box<BoardExplanationResponse>),
 }
 
-/// Explains a total or a board. With the parameters of a total, returns the rows that it adds up.
-/// With `segment_id` or `application_id` and the parameters of a board, returns the parts of the
-/// board, and of an athlete's rank.
+/// Explains a total or a board.
+///
+/// With the parameters of a total, returns the rows that it adds up. With `segment_id` or
+/// `application_id` and the parameters of a board, returns the parts of the board, and of an
+/// athlete's rank.
 #[utoipa::path(
     get,
     path = "/api/v1/explain",

@@ -190,7 +190,7 @@ pub(super) async fn explain(
     let version = explained.version.as_ref();
     let live = explained.live_entries.iter();
     let live = live
-        .map(|state| build_live_entry_response(job, state))
+        .map(|entry| build_live_entry_response(job, entry))
         .collect::<Result<_, KeyError>>()?;
     let change = member.map(|_| describe_change(board, explained));
     Ok(BoardExplanationResponse {
@@ -252,9 +252,9 @@ async fn build_version_response(
 
 fn build_live_entry_response(
     job: &Job<Board>,
-    state: &ExplainedLiveEntry,
+    live: &ExplainedLiveEntry,
 ) -> Result<LiveEntryResponse, KeyError> {
-    let entry = build_ranked_entry(job, state.row.as_ref().map(|row| (0, row)))?;
+    let entry = build_ranked_entry(job, live.row.as_ref().map(|row| (0, row)))?;
     let entry = entry.map(|entry| {
         let mut fields = Map::new();
         entry.insert_into(&mut fields);
@@ -262,9 +262,9 @@ fn build_live_entry_response(
         fields
     });
     Ok(LiveEntryResponse {
-        partition: state.partition,
-        epoch: state.epoch,
-        in_force: state.is_effective,
+        partition: live.partition,
+        epoch: live.epoch,
+        in_force: live.is_effective,
         entry,
     })
 }
@@ -292,18 +292,18 @@ fn describe_change(board: &BoardReading, explained: &BoardExplanation) -> (&'sta
     let effective = explained
         .live_entries
         .iter()
-        .find(|state| state.is_effective);
-    let cause = effective.map_or_else(String::new, |state| {
-        format!("a live entry of epoch {}", state.epoch)
+        .find(|entry| entry.is_effective);
+    let cause = effective.map_or_else(String::new, |entry| {
+        format!("a live entry of epoch {}", entry.epoch)
     });
-    let is_row_changed = effective.is_some_and(|state| {
+    let is_row_changed = effective.is_some_and(|entry| {
         let visible_fields = |row: &RankedEntry| (row.score.clone(), row.payload.clone());
-        state.row.as_ref().map(visible_fields) != old_row.map(|(_, row)| visible_fields(row))
+        entry.row.as_ref().map(visible_fields) != old_row.map(|(_, row)| visible_fields(row))
     });
     match (old_row, board.member_index) {
         (None, None) => (
             "absent",
-            "neither the batch rows nor a newer live entry have a row of the athlete".to_owned(),
+            "neither the batch rows nor a newer live entry has a row of the athlete".to_owned(),
         ),
         (None, Some(_)) => (
             "entered",

@@ -49,8 +49,10 @@ pub(crate) struct Readiness {
     checks: Vec<Check>,
 }
 
-/// Readiness: all stores are available, and live state continues where the batch rows end. Failed
-/// batch runs do not make the service unready.
+/// Readiness of the stores and of live state.
+///
+/// All stores are available, and live state continues where the batch rows end. Failed batch runs
+/// do not make the service unready.
 #[utoipa::path(
     get,
     path = "/readyz",

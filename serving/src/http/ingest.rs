@@ -50,11 +50,13 @@ pub(crate) struct RejectedLine {
     reason: String,
 }
 
-/// Ingests events or rows, one JSON object per line. When the response is sent, every line is
-/// durably in the log, in the entity store or among the dead letters. After an error some lines may
-/// have been ingested. Sending the body again is safe: a repeated event counts once, and a row is
-/// the same row. With the header Idempotency-Key, the same for each attempt, a line that is
-/// rejected again is the same dead letter. Responds with 429 when too many clients are writing.
+/// Ingests events or rows, one JSON object per line.
+///
+/// When the response is sent, every line is durably in the log, in the entity store or among the
+/// dead letters. After an error some lines may have been ingested. Sending the body again is safe: a
+/// repeated event counts once, and a row is the same row. With the header Idempotency-Key, the same
+/// for each attempt, a line that is rejected again is the same dead letter. Responds with 429 when
+/// too many clients are writing.
 #[utoipa::path(
     post,
     path = "/api/v1/ingest/{source}",
@@ -64,7 +66,13 @@ pub(crate) struct RejectedLine {
         ("Content-Encoding" = Option<String>, Header, description = "gzip or zstd for a compressed body of one or more frames"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name for this body, the same for each attempt: 1 to 128 letters, digits, -, _, . or :")
     ),
-    request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB after decompression"),
+    request_body(
+        content(
+            (String = "application/x-ndjson", example = "{\"id\": 5, \"club_id\": 1, \"athlete_id\": 7}\n"),
+            (String = "application/octet-stream")
+        ),
+        description = "JSON lines, at most 64 MiB after decompression. The content type is not checked"
+    ),
     responses(
         (status = 200, description = "Numbers of accepted, rejected and skipped lines", body = IngestResponse),
         (status = 400, description = "The body ended early, or is not compressed as Content-Encoding says", body = ProblemShape, content_type = "application/problem+json"),

@@ -17,8 +17,9 @@ use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span};
 
+use super::accept::wants_page;
+use super::access::limits::{RATE_LIMIT, RATE_LIMIT_POLICY};
 use super::access::{X_API_KEY, find_client_network, is_same_origin};
-use super::applications::limit::wants_page;
 use super::ingest::IDEMPOTENCY_KEY;
 use super::problem::{Problem, ProblemKind};
 use super::{Api, Caller, Permit, csv, is_over_tls};
@@ -145,6 +146,8 @@ pub(crate) fn build_cors_layer(options: &ServingOptions) -> Option<CorsLayer> {
                 header::LINK,
                 header::RETRY_AFTER,
                 csv::PROVENANCE_HEADER,
+                RATE_LIMIT,
+                RATE_LIMIT_POLICY,
             ])
             .max_age(CORS_MAX_AGE)
     };

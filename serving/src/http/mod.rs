@@ -1,5 +1,6 @@
 //! The HTTP API: its routes, and the middleware around them.
 
+mod accept;
 mod access;
 pub(crate) mod achievements;
 mod api;
@@ -15,11 +16,13 @@ mod explain_board;
 mod health;
 mod ingest;
 mod layers;
+mod openapi;
 mod origin;
 pub(crate) mod overview;
 mod params;
 mod permits;
 mod problem;
+mod problem_page;
 mod ranks;
 pub(crate) mod reconciliations;
 mod route_docs;
@@ -31,9 +34,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{Method, header};
+use axum::http::{Method, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state, map_request};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Redirect};
 use axum::routing::get;
 use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -88,7 +91,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .merge(build_writes(&mut scopes))
         .split_for_parts();
     route_docs::add_security_schemes(&mut openapi);
-    if let Ok(json) = openapi.to_pretty_json() {
+    if let Ok(json) = openapi::complete(api, &openapi) {
         api.openapi.get_or_init(|| json.into());
     }
     let router = router.with_state(Arc::clone(api));
@@ -163,6 +166,7 @@ fn build_untagged_reads(scopes: &mut RouteScopes) -> OpenApiRouter<Arc<Api>> {
         .routes(scoped(OptionalKey, routes!(health::readyz)))
         .routes(scoped(ReadAll, routes!(health::metrics)))
         .routes(scoped(Public, routes!(openapi_json)))
+        .routes(scoped(Public, routes!(problem_page::explain_problem)))
         .routes(scoped(
             Public,
             routes!(applications::limit::show_limit_page),
@@ -214,8 +218,17 @@ async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], api.openapi())
 }
 
-async fn unknown_path() -> Problem {
-    ProblemKind::UnknownPath.with_detail(
+/// Redirects a path with trailing slashes to the path without them.
+async fn unknown_path(uri: Uri) -> Result<Redirect, Problem> {
+    let path = uri.path().trim_end_matches('/');
+    // A path with two slashes at its start would name another host.
+    let is_local = path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/\\");
+    if path != uri.path() && is_local {
+        let query = uri.query().map(|query| format!("?{query}"));
+        let target = format!("{path}{}", query.unwrap_or_default());
+        return Ok(Redirect::permanent(&target));
+    }
+    Err(ProblemKind::UnknownPath.with_detail(
         "no route has this path: / leads to the web pages, and /openapi.json lists the API",
-    )
+    ))
 }

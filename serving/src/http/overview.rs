@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::params::Params;
 use super::problem::Problem;
-use super::runs::{RunResponse, read_drift_total};
+use super::runs::{RunResponse, find_running_time, read_drift_total};
 use super::{Api, csv};
 use crate::answer::format_ms;
 use crate::read::newest_epoch;
@@ -270,15 +270,16 @@ async fn read_source_overview(api: &Api, source: Source) -> Result<SourceOvervie
         ended_at_ms,
         drift: complete.as_ref().and_then(read_drift_total),
     };
+    let running_at_ms = find_running_time(api, source, &run_details).await?;
     Ok(SourceOverview {
         source,
         last_complete,
-        newest_complete: complete.map(|details| RunResponse::new(source, &details, newest)),
+        newest_complete: complete.map(|details| RunResponse::new(source, &details, newest, None)),
         partitions: partitions.collect(),
         views: views.collect(),
         runs: run_details
             .iter()
-            .map(|details| RunResponse::new(source, details, newest))
+            .map(|details| RunResponse::new(source, details, newest, running_at_ms))
             .collect(),
     })
 }

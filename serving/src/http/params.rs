@@ -134,7 +134,8 @@ impl PageQuery {
         decode: impl FnOnce(u64, &str) -> Result<T, Problem>,
     ) -> Result<Option<T>, Problem> {
         let cursor = self.cursor.as_deref();
-        cursor.map(|cursor| decode(fingerprint, cursor)).transpose()
+        let start = cursor.map(|cursor| decode(fingerprint, cursor)).transpose();
+        start.map_err(|problem| problem.with_parameter("cursor"))
     }
 
     /// Writes the page as a response, with the link to the page that begins at `next_cursor`.
@@ -182,18 +183,21 @@ impl Params {
                     format!("unknown parameter {name:?}: this request takes none")
                 } else {
                     format!("unknown parameter {name:?}: this request takes {known}")
-                }));
+                })
+                .with_parameter(&name));
             }
             // Invalid UTF-8 decodes to a replacement character.
             if value.contains('\u{fffd}') && !raw.to_ascii_uppercase().contains("%EF%BF%BD") {
                 return Err(Problem::parameter(format!(
                     "{name} is not UTF-8: write percent-encoded UTF-8"
-                )));
+                ))
+                .with_parameter(&name));
             }
             if params.contains_key(&name) {
-                return Err(Problem::parameter(format!(
-                    "{name} is repeated: send it once"
-                )));
+                return Err(
+                    Problem::parameter(format!("{name} is repeated: send it once"))
+                        .with_parameter(&name),
+                );
             }
             params.insert(name, value);
         }
@@ -259,7 +263,7 @@ impl Params {
             names => names.join(", "),
         };
         let detail = format!("{name}={text:?} is invalid: use {names}");
-        Err(Problem::parameter(detail))
+        Err(Problem::parameter(detail).with_parameter(name))
     }
 
     /// Parses a parameter that is true or false. Returns false if it is absent.
@@ -275,7 +279,8 @@ impl Params {
         name: &str,
         parse: impl FnOnce(&str, &str) -> Result<T, Problem>,
     ) -> Result<Option<T>, Problem> {
-        self.get(name).map(|text| parse(name, text)).transpose()
+        let value = self.get(name).map(|text| parse(name, text)).transpose();
+        value.map_err(|problem| problem.with_parameter(name))
     }
 
     /// Parses the parameter `source`.
@@ -327,9 +332,7 @@ fn parse_filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue,
         (_, KeyKind::Text) => return Ok(KeyValue::Text(text.to_owned())),
         (_, KeyKind::Time | KeyKind::Instant) => "a column that supports filters",
     };
-    Err(Problem::parameter(format!(
-        "{name}={text:?} is not {expected}"
-    )))
+    Err(Problem::parameter(format!("{name}={text:?} is not {expected}")).with_parameter(name))
 }
 
 /// Parses the number of a stored object. Stores hold numbers below 2^63, and queries also use

@@ -61,8 +61,10 @@ pub(crate) struct RanksRequest {
     following: Option<i64>,
 }
 
-/// The ranks of many athletes on the boards of many segments. Up to 100 segments are read at one
-/// position. For more, the provenance has the lowest position of all reads.
+/// The ranks of many athletes on the boards of many segments.
+///
+/// Up to 100 segments are read at one position. For more, the provenance has the lowest position of
+/// all reads.
 #[utoipa::path(
     post,
     path = "/api/v1/boards/{name}/ranks",

@@ -86,8 +86,8 @@ pub(crate) struct ReconciliationsPage {
 }
 
 /// Kinds of comparisons: by a batch run, and by the Reconciler.
-const BATCH_RUN: &str = "batch-run";
-const RECONCILER: &str = "restorate";
+pub(crate) const BATCH_RUN: &str = "batch-run";
+pub(crate) const RECONCILER: &str = "restorate";
 
 /// Fields of a comparison's record that the response has at its top level.
 const TOP_LEVEL_FIELDS: [&str; 4] = ["worst", "source", "epoch", "total"];
@@ -199,8 +199,10 @@ fn newest_time_ms(details: &RunDetails) -> i64 {
     details.ended_at_ms.unwrap_or(details.started_at_ms)
 }
 
-/// Comparisons, newest first: each complete batch run with a drift report, and each comparison by
-/// the Reconciler, manual or scheduled.
+/// Comparisons, newest first.
+///
+/// Each complete batch run with a drift report, and each comparison by the Reconciler, manual or
+/// scheduled.
 #[utoipa::path(
     get,
     path = "/api/v1/reconciliations",
@@ -278,9 +280,10 @@ pub(crate) async fn list_reconciliations(
     Ok(query.respond(&uri, next_cursor.as_deref(), page, write_csv))
 }
 
-/// Approves the repair of the differences that a scheduled comparison found. The next run of the
-/// schedule repairs at most that amount, regardless of its policy. The next comparison uses up the
-/// approval.
+/// Approves the repair of what a scheduled comparison found.
+///
+/// The next run of the schedule repairs at most that amount, regardless of its policy. The next
+/// comparison uses up the approval.
 #[utoipa::path(
     post,
     path = "/api/v1/reconciliations/approve",

@@ -1,20 +1,22 @@
-//! Registers the required scope of each route, and describes it in the OpenAPI document.
+//! Registers the required scope of each route, and describes it in the OpenAPI document. Negotiates
+//! CSV on routes that have it.
 
 use std::sync::Arc;
 
 use axum::http::Method;
+use axum::middleware::from_fn;
 use utoipa::IntoResponses;
-use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
+use utoipa::openapi::{OpenApi, RefOr};
 use utoipa_axum::router::UtoipaMethodRouter;
 
-use super::Api;
 use super::access::X_API_KEY;
 use super::access::table::{RequiredScope, RouteScopes};
 use super::problem::Problems;
+use super::{Api, csv};
 
 /// Names of the security schemes.
 const BEARER: &str = "bearer";
@@ -41,9 +43,13 @@ pub(crate) fn register_scope(
     scope: RequiredScope,
     mut routes: UtoipaMethodRouter<Arc<Api>>,
 ) -> UtoipaMethodRouter<Arc<Api>> {
+    let mut has_csv = false;
     for (path, item) in &mut routes.1.paths {
         for (method, operation) in list_operations(item) {
             scopes.add(path, method, scope);
+            let mut parameters = operation.parameters.iter().flatten();
+            has_csv |= parameters
+                .any(|parameter| matches!(parameter, RefOr::T(found) if found.name == "format"));
             if scope.requires_key() {
                 let schemes = [BEARER, HEADER];
                 let schemes = schemes.map(|name| SecurityRequirement::new(name, [] as [&str; 0]));
@@ -56,6 +62,9 @@ pub(crate) fn register_scope(
                 }
             }
         }
+    }
+    if has_csv {
+        routes.2 = routes.2.layer(from_fn(csv::negotiate));
     }
     routes
 }

@@ -1,16 +1,19 @@
 //! The history of batch runs.
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+use jiff::SignedDuration;
 use schemas::provenance::{Origin, Provenance};
-use schemas::seam::{Epoch, Runs};
+use schemas::seam::{Epoch, RunState, Runs};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stores::lease::run_lease;
 use stores::views::RunDetails;
 use utoipa::ToSchema;
 
@@ -35,6 +38,8 @@ pub(crate) struct RunResponse {
     pub(crate) started_at: String,
     /// Time of completion or abandonment, in UTC. Null while the run is open.
     pub(crate) ended_at: Option<String>,
+    /// Seconds since the first proposal, while a process executes the run. Null otherwise.
+    pub(crate) running_seconds: Option<f64>,
     /// Why the run is not published: the failed check, or the error of the last attempt. Null if it
     /// is published.
     pub(crate) reason: Option<String>,
@@ -107,14 +112,24 @@ pub(super) fn build_runs_provenance<'a>(
 }
 
 impl RunResponse {
-    /// Builds the response for a run. `newest` is the newest complete run of the source.
-    pub(crate) fn new(source: Source, details: &RunDetails, newest: Epoch) -> Self {
+    /// Builds the response for a run. `newest` is the newest complete run of the source, and
+    /// `running_at_ms` the present time if a process executes the open run.
+    pub(crate) fn new(
+        source: Source,
+        details: &RunDetails,
+        newest: Epoch,
+        running_at_ms: Option<i64>,
+    ) -> Self {
+        let running_at_ms = running_at_ms.filter(|_| is_open(details));
         let (reason, to_do) = details
-            .unpublished_reason(newest)
+            .unpublished_reason(newest, running_at_ms.is_some())
             .map_or((None, None), |outcome| {
                 (Some(outcome.reason), outcome.to_do)
             });
         let field = |name: &str| details.report.get(name).cloned().unwrap_or(Value::Null);
+        // The clock of the process that started the run may be ahead.
+        let running_ms =
+            running_at_ms.map(|now_ms| now_ms.saturating_sub(details.started_at_ms).max(0));
         Self {
             source,
             epoch: details.run.epoch,
@@ -122,6 +137,7 @@ impl RunResponse {
             cuts: details.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             started_at: format_ms(details.started_at_ms),
             ended_at: details.ended_at_ms.map(format_ms),
+            running_seconds: running_ms.map(|ms| SignedDuration::from_millis(ms).as_secs_f64()),
             reason,
             to_do,
             rows_read: field("rows_read"),
@@ -132,6 +148,24 @@ impl RunResponse {
             report: None,
         }
     }
+}
+
+const fn is_open(details: &RunDetails) -> bool {
+    matches!(details.run.state, RunState::Proposed | RunState::Sealed)
+}
+
+/// Returns the present time if one of the runs is open and a process executes it: the process holds
+/// the lease of the source's runs.
+pub(super) async fn find_running_time(
+    api: &Api,
+    source: Source,
+    runs: &[RunDetails],
+) -> Result<Option<i64>, Problem> {
+    if !runs.iter().any(is_open) {
+        return Ok(None);
+    }
+    let holder = api.ports.leases.holder(&run_lease(source)).await?;
+    Ok(holder.map(|_| api.ports.clock.now_ms()))
 }
 
 /// Returns the total difference between live counts and the run. Returns `None` if unknown.
@@ -175,9 +209,11 @@ pub(crate) async fn list_runs(State(api): State<Arc<Api>>, uri: Uri) -> Result<R
     let next_cursor = cursor::truncate_page(&mut run_details, limit, encode_cursor);
     let all_runs = api.ports.views.runs(source).await?.runs;
     let provenance = build_runs_provenance([(source, &all_runs)]);
+    let running_at_ms = find_running_time(&api, source, &run_details).await?;
+    let newest = all_runs.newest_complete();
     let runs = run_details
         .iter()
-        .map(|details| RunResponse::new(source, details, all_runs.newest_complete()));
+        .map(|details| RunResponse::new(source, details, newest, running_at_ms));
     let page = RunsPage {
         runs: runs.collect(),
         cursor: next_cursor.clone(),
@@ -220,7 +256,9 @@ pub(crate) async fn show_run(
     let details = details.ok_or_else(unknown_run)?;
     let all_runs = api.ports.views.runs(source).await?.runs;
     let provenance = build_runs_provenance([(source, &all_runs)]);
-    let mut run = RunResponse::new(source, &details, all_runs.newest_complete());
+    let running_at_ms = find_running_time(&api, source, slice::from_ref(&details)).await?;
+    let newest = all_runs.newest_complete();
+    let mut run = RunResponse::new(source, &details, newest, running_at_ms);
     run.report = Some(details.report);
     Ok(
         format.respond(RunReportResponse { run, provenance }, |response| {
@@ -230,7 +268,7 @@ pub(crate) async fn show_run(
 }
 
 fn write_csv(runs: &[RunResponse], provenance: &Provenance) -> Response {
-    let header = "source,epoch,state,started_at,ended_at,rows_read,rows_written,rows_skipped,seconds,drift,cuts,reason,to_do";
+    let header = "source,epoch,state,started_at,ended_at,rows_read,rows_written,rows_skipped,seconds,drift,cuts,reason,to_do,running_seconds";
     let rows = runs.iter().map(|run| RunResponse {
         drift: run.drift["total"].clone(),
         ..run.clone()

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use schemas::time::{Interval, PeriodQuery, ResolvedPeriod, TimeRange, compute_points, resolve};
+use schemas::time::{
+    Interval, PeriodError, PeriodQuery, ResolvedPeriod, TimeRange, compute_points, resolve,
+};
 
 use super::params::{LIMIT_DEFAULT, LIMIT_MAX, PageQuery, Params, Path};
 use super::problem::{Problem, ProblemKind, ProblemShape};
@@ -97,9 +99,10 @@ pub(crate) async fn show_total(
     Ok(format.respond(total, |total| csv::write_total(&total)))
 }
 
-/// The totals by local hour, day, week or month, as one page of at most 10,000 points. Buckets at
-/// the ends are clipped to the range. A range without start or end reaches as far as there are
-/// events.
+/// The totals by local hour, day, week or month.
+///
+/// One page of at most 10,000 points. Buckets at the ends are clipped to the range. A range without
+/// start or end reaches as far as there are events.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/series",
@@ -144,8 +147,9 @@ pub(crate) async fn show_series(
     }))
 }
 
-/// The totals by track, listener, country, referrer or application, largest first. Comparisons have
-/// only rows of the selected period.
+/// The totals by the values of a column, largest first.
+///
+/// Comparisons have only rows of the selected period.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/breakdown",
@@ -200,8 +204,10 @@ pub(crate) async fn show_breakdown(
     )
 }
 
-/// The estimated number of unique listeners, with its relative error. A listener of several days
-/// counts once, so these numbers cannot be added.
+/// The estimated number of unique listeners.
+///
+/// It has a relative error. A listener of several days counts once, so these numbers cannot be
+/// added.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/uniques",
@@ -236,8 +242,9 @@ pub(crate) async fn show_uniques(
     Ok(format.respond(uniques, |uniques| csv::write_unique_count(&uniques)))
 }
 
-/// The estimated number of unique listeners by local hour, day, week or month. At most 1,000
-/// points.
+/// The estimated number of unique listeners by time.
+///
+/// By local hour, day, week or month; at most 1,000 points.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/uniques/series",
@@ -285,6 +292,17 @@ fn unknown_metric(api: &Api, name: &str) -> Problem {
     let names = names.join(", ");
     ProblemKind::UnknownMetric
         .with_detail(format!("unknown metric {name:?}: the metrics are {names}"))
+}
+
+/// Builds the problem of an invalid period. A message about one parameter begins with its name.
+fn period_problem(error: &PeriodError) -> Problem {
+    let detail = error.to_string();
+    let name = detail.split(['=', ' ']).next().unwrap_or_default();
+    let problem = Problem::parameter(detail.as_str());
+    match PERIOD_PARAMS.contains(&name) || name == "compare" {
+        true => problem.with_parameter(name),
+        false => problem,
+    }
 }
 
 /// The requested aggregate.
@@ -340,8 +358,7 @@ impl<'a> StatsRequest<'a> {
             tz: params.get("tz"),
             compare: params.get("compare"),
         };
-        let resolved =
-            resolve(&query, api.now()).map_err(|error| Problem::parameter(error.to_string()))?;
+        let resolved = resolve(&query, api.now()).map_err(|error| period_problem(&error))?;
         Ok(Self {
             metric,
             params,
@@ -380,6 +397,7 @@ impl<'a> StatsRequest<'a> {
                 Some(name) => format!("of={name:?} is invalid: use one of {names}"),
                 None => format!("of is required: use one of {names}"),
             })
+            .with_parameter("of")
         })?;
         Ok((parameter_name(column).to_owned(), column.to_owned()))
     }
@@ -409,7 +427,9 @@ impl<'a> StatsRequest<'a> {
     /// Splits the period into the points of a series. Also returns the number of points that belong
     /// to the previous period.
     fn split_into_points(&self) -> Result<(RequestedTime, Option<usize>), Problem> {
-        let invalid = |error: schemas::time::SeriesError| Problem::parameter(error.to_string());
+        let invalid = |error: schemas::time::SeriesError| {
+            Problem::parameter(error.to_string()).with_parameter("interval")
+        };
         let interval: Interval = match self.params.get("interval") {
             None => Interval::Day,
             Some(name) => name.parse().map_err(invalid)?,
@@ -444,13 +464,14 @@ impl<'a> StatsRequest<'a> {
 
     fn parse_by(&self) -> Result<&str, Problem> {
         let names = || self.metric.grouping_names().join(", ");
-        let by = self
-            .params
-            .get("by")
-            .ok_or_else(|| Problem::parameter(format!("by is required: use one of {}", names())))?;
-        self.metric.grouping_column(by).ok_or_else(|| {
-            Problem::parameter(format!("by={by:?} is invalid: use one of {}", names()))
-        })
+        let invalid = |fault: String| {
+            let detail = format!("{fault}: use one of {}", names());
+            Problem::parameter(detail).with_parameter("by")
+        };
+        let by = self.params.get("by");
+        let by = by.ok_or_else(|| invalid("by is required".to_owned()))?;
+        let column = self.metric.grouping_column(by);
+        column.ok_or_else(|| invalid(format!("by={by:?} is invalid")))
     }
 
     async fn read_ranges(

@@ -13,6 +13,9 @@ pub(crate) struct ApiError {
     pub(crate) detail: String,
     #[serde(default)]
     pub(crate) request_id: String,
+    /// Path and title of a page that helps.
+    #[serde(skip)]
+    pub(crate) link: Option<(String, &'static str)>,
 }
 
 impl ApiError {
@@ -37,7 +40,20 @@ impl ApiError {
             title: title.to_owned(),
             detail: detail.into(),
             request_id: String::new(),
+            link: None,
         }
+    }
+
+    /// Replaces the detail, which names parameters of the API, by one for readers of pages.
+    pub(crate) fn explain(
+        mut self,
+        detail: impl Into<String>,
+        path: impl Into<String>,
+        title: &'static str,
+    ) -> Self {
+        self.detail = detail.into();
+        self.link = Some((path.into(), title));
+        self
     }
 
     pub(super) fn unreadable(error: impl std::fmt::Display) -> Self {

@@ -161,6 +161,13 @@ pub(super) async fn page(client: ApiClient, Number(id): Number, query: Query) ->
     );
     let export = client.export_links(&history_path, true);
     let history = history.map(|history| build_history_part(&history, export));
+    let application = application.map_err(|error| match error.status {
+        404 => {
+            let detail = format!("There is no application {id}.");
+            error.explain(detail, "/applications", "All applications")
+        }
+        _ => error,
+    });
     let title = application.as_ref().map(display_name);
     let title = title.unwrap_or_else(|_| format!("Application {id}"));
     let page = ApplicationPage {

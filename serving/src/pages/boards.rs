@@ -14,7 +14,7 @@ use super::components::{
     Choice, ExportLinks, PageContext, ProvenanceLabel, build_choices, render_page,
 };
 use super::extractors::Number;
-use super::formatting::{Moment, format_effort_time, format_number};
+use super::formatting::{Moment, format_effort_time, format_number, format_quantity};
 use super::query::{Query, path_with_query};
 use crate::board::divisions::{DIVISIONS, WINDOWS};
 
@@ -60,6 +60,11 @@ impl BoardPage {
     fn athlete_name(&self, id: i64) -> String {
         let name = self.names.get(id).map(str::to_owned);
         name.unwrap_or_else(|| format!("Athlete {id}"))
+    }
+
+    /// Time behind the next athlete.
+    fn gap_text(&self, gap: &api::GapShape) -> String {
+        format_gap(gap.elapsed_time, &self.athlete_name(gap.athlete_id))
     }
 
     /// URL of this page with changed parameters.
@@ -118,6 +123,15 @@ fn format_time_behind(entries: &[api::EntryShape], entry: &api::EntryShape) -> S
     match entry.elapsed_time.saturating_sub(first) {
         0 => "–".to_owned(),
         behind => format!("+{}", format_effort_time(behind)),
+    }
+}
+
+/// Formats the time behind the next athlete.
+fn format_gap(gap_s: i64, name: &str) -> String {
+    match gap_s {
+        0 => format!("Level with {name}"),
+        1..60 => format!("{gap_s} s behind {name}"),
+        _ => format!("{} behind {name}", format_effort_time(gap_s)),
     }
 }
 
@@ -326,6 +340,17 @@ pub(super) async fn page(client: ApiClient, Number(segment): Number, query: Quer
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gaps_name_the_next_athlete() {
+        for (gap_s, text) in [
+            (0, "Level with Athlete 163"),
+            (12, "12 s behind Athlete 163"),
+            (125, "2:05 behind Athlete 163"),
+        ] {
+            assert_eq!(format_gap(gap_s, "Athlete 163"), text);
+        }
+    }
 
     #[test]
     fn titles_contain_the_window() {

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use schemas::time::Interval;
 
 use super::api::{Origin, Point};
-use super::formatting::{format_number, format_short_number};
+use super::formatting::{format_number, format_quantity, format_short_number};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 240.0;
@@ -329,14 +329,15 @@ fn summarize(points: &[Point], bars: &[Bar]) -> String {
         .count();
     let unconfirmed = match unconfirmed {
         0 => "; all confirmed by the batch layer".to_owned(),
-        unconfirmed => format!("; {unconfirmed} not yet confirmed by the batch layer"),
+        unconfirmed => format!(
+            "; {} not yet confirmed by the batch layer",
+            format_number(unconfirmed as u64)
+        ),
     };
     let first = bars.first().map_or("", |bar| bar.name.as_str());
     let last = bars.last().map_or("", |bar| bar.name.as_str());
-    format!(
-        "{} values from {first} to {last}{maximum}{unconfirmed}",
-        bars.len()
-    )
+    let values = format_quantity(bars.len() as u64, "value");
+    format!("{values} from {first} to {last}{maximum}{unconfirmed}")
 }
 
 #[cfg(test)]

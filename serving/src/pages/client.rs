@@ -20,8 +20,9 @@ use tower::ServiceExt;
 
 use super::api_error::{ApiError, ApiResult};
 use super::components::ExportLinks;
+use super::search::entity_path;
 use super::state::Pages;
-use crate::http::{Api, Caller, find_request_host, is_over_tls};
+use crate::http::{Api, Caller, find_request_host, is_over_tls, parse_integer};
 
 /// Maximum size of an API response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
@@ -139,9 +140,35 @@ impl ApiClient {
             })
     }
 
+    /// Returns whether a metric has a column.
+    pub(crate) fn has_column(&self, metric: &str, column: &str) -> bool {
+        let metric = self.api.metrics.get(metric);
+        metric.is_some_and(|metric| metric.columns().contains_key(column))
+    }
+
     /// Sends a GET request; `path` is percent-encoded.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> ApiResult<T> {
-        self.send(Method::GET, path).await
+        let response = self.send(Method::GET, path).await;
+        response.map_err(|error| match error.status {
+            403 => self.explain_not_permitted(error),
+            _ => error,
+        })
+    }
+
+    /// Names the owners that the caller may read, with a link to their page.
+    fn explain_not_permitted(&self, error: ApiError) -> ApiError {
+        let reads_all = self.caller.may_read_all();
+        let owners: Vec<&str> = self.caller.owners().filter(|_| !reads_all).collect();
+        let owner_id = self.caller.only_owner().and_then(parse_integer);
+        let path = owner_id.map_or_else(|| "/".to_owned(), |id| entity_path("owner", id));
+        let noun = if owners.len() == 1 { "owner" } else { "owners" };
+        match owners.as_slice() {
+            [] => error,
+            owners => {
+                let detail = format!("Your key shows {noun} {} only.", owners.join(", "));
+                error.explain(detail, path, "Open")
+            }
+        }
     }
 
     /// Sends a POST request without a body; `path` is percent-encoded.

@@ -9,7 +9,7 @@ use stores::names::NamedKind;
 
 use super::api_error::ApiError;
 use super::assets::{ASSETS, Assets};
-use super::formatting::{Moment, format_percent};
+use super::formatting::{Moment, format_number, format_percent};
 use super::query::Query;
 use crate::http::{Caller, LIMIT_MAX, Problem};
 

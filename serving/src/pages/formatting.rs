@@ -8,9 +8,13 @@ use serde_json::Value;
 /// Formats a number with commas between thousands.
 pub(crate) fn format_number(value: impl Into<i128>) -> String {
     let value: i128 = value.into();
-    let digits = value.unsigned_abs().to_string();
+    group_digits(&value.unsigned_abs().to_string(), value < 0)
+}
+
+/// Inserts commas between thousands, and a sign before a negative number.
+fn group_digits(digits: &str, is_negative: bool) -> String {
     let mut text = String::with_capacity(digits.len() + digits.len() / 3 + 1);
-    if value < 0 {
+    if is_negative {
         text.push('\u{2212}');
     }
     for (index, digit) in digits.chars().enumerate() {
@@ -20,6 +24,13 @@ pub(crate) fn format_number(value: impl Into<i128>) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Formats a number with its noun, which is in the plural unless the number is 1.
+pub(crate) fn format_quantity(count: impl Into<i128>, noun: &str) -> String {
+    let count: i128 = count.into();
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", format_number(count))
 }
 
 /// Formats a number in few characters, for axes.
@@ -41,7 +52,7 @@ pub(crate) fn format_percent(share: f64) -> String {
         0.0 => "0 %".to_owned(),
         size if size < 0.1 => "< 0.1 %".to_owned(),
         size if size < 10.0 => format!("{percent:.1} %"),
-        _ => format!("{percent:.0} %"),
+        size => format!("{} %", group_digits(&format!("{size:.0}"), percent < 0.0)),
     }
 }
 
@@ -58,7 +69,10 @@ pub(crate) fn format_effort_time(seconds: i64) -> String {
 pub(crate) fn format_elapsed(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
-        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 100.0 => {
+            let text = format!("{s:.1}");
+            format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
+        }
         s if s < 5_400.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.1} h", s / 3_600.0),
     }
@@ -93,6 +107,16 @@ impl Moment {
 
     pub(crate) fn utc(iso: &str) -> Self {
         Self::new(iso, &TimeZone::UTC)
+    }
+
+    /// Formats a time in UTC, without the date if it is that of `now`.
+    pub(crate) fn utc_near(time: Timestamp, now: &str) -> Self {
+        let local_time = time.to_zoned(TimeZone::UTC);
+        let mut moment = Self::utc(&time.to_string());
+        if now.starts_with(&local_time.date().to_string()) {
+            moment.text = local_time.strftime("%H:%M:%S").to_string();
+        }
+        moment
     }
 }
 
@@ -159,7 +183,8 @@ mod tests {
             (0.0004, "< 0.1 %"),
             (0.056, "5.6 %"),
             (0.5, "50 %"),
-            (12.0, "1200 %"),
+            (12.0, "1,200 %"),
+            (-0.5, "\u{2212}50 %"),
         ] {
             assert_eq!(format_percent(value), text);
         }
@@ -168,12 +193,19 @@ mod tests {
         }
         for (value, text) in [
             (0.25, "250 ms"),
+            (4.0, "4 s"),
             (12.34, "12.3 s"),
             (600.0, "10 min"),
             (7_200.0, "2.0 h"),
         ] {
             assert_eq!(format_elapsed(value), text);
         }
+    }
+
+    #[test]
+    fn nouns_are_in_the_plural_unless_there_is_one() {
+        let quantities = [0_u64, 1, 1_234].map(|count| format_quantity(count, "run"));
+        assert_eq!(quantities, ["0 runs", "1 run", "1,234 runs"]);
     }
 
     #[test]
@@ -193,5 +225,12 @@ mod tests {
         let moment = Moment::new("2026-07-01T10:00:00Z", &berlin);
         assert_eq!(moment.text, "1 Jul 2026, 12:00:00 CEST");
         assert_eq!(Moment::utc("soon").text, "soon");
+        let time: Timestamp = "2026-07-01T10:00:00.5Z".parse().unwrap();
+        for (now, text) in [
+            ("2026-07-01T10:00:01Z", "10:00:00"),
+            ("2026-07-02T00:00:00Z", "1 Jul 2026, 10:00:00 UTC"),
+        ] {
+            assert_eq!(Moment::utc_near(time, now).text, text);
+        }
     }
 }

@@ -12,6 +12,7 @@ use futures::future::try_join_all;
 use futures::stream;
 use schemas::source::Source;
 use stores::keys::KeyState;
+use stores::lease::run_lease;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -75,7 +76,7 @@ async fn is_key_valid(api: &Api, key: Option<&str>) -> bool {
     }
 }
 
-/// Computes the fingerprint of a source: a hash of its position and newest run. Concurrent
+/// Computes the fingerprint of a source: a hash of its position and newest runs. Concurrent
 /// requests share one read.
 async fn compute_fingerprint(api: &Arc<Api>, source: Source) -> Result<u128, Problem> {
     let api_for_read = Arc::clone(api);
@@ -90,7 +91,15 @@ async fn compute_fingerprint(api: &Arc<Api>, source: Source) -> Result<u128, Pro
             .await?;
         let positions = states.iter().flatten();
         let positions: Vec<i64> = positions.map(|state| state.position.next_offset).collect();
-        Ok(seeded_hash(&(positions, runs.runs.newest_complete())))
+        let runs = runs.runs;
+        let open_run = runs.open_run().map(|run| (run.epoch, run.state));
+        // A run whose process ended keeps its state, but not its lease.
+        let holder = match open_run {
+            Some(_) => api_for_read.ports.leases.holder(&run_lease(source)).await?,
+            None => None,
+        };
+        let newest = runs.newest_complete();
+        Ok(seeded_hash(&(positions, newest, open_run, holder)))
     };
     api.position_coalescer
         .read(seeded_hash(&source.name()), read)

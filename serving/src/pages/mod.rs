@@ -36,7 +36,7 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
 use self::client::ApiClient;
-pub(crate) use self::components::{PageResponse, render, render_problem};
+pub(crate) use self::components::{PageContext, PageResponse, render, render_problem};
 use self::extractors::Form;
 use self::flash::FlashMessage;
 pub(crate) use self::formatting::format_number;

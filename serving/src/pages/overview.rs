@@ -10,7 +10,7 @@ use schemas::time::Interval;
 use super::api_error::ApiResult;
 use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render_page};
-use super::formatting::{Moment, format_number};
+use super::formatting::{Moment, format_elapsed, format_number, format_quantity};
 use super::plays::{SeriesPart, Tile, build_series_part, build_total_tile};
 use super::query::{Query, path_with_query};
 use super::{api, search};
@@ -64,7 +64,10 @@ pub(crate) fn format_count(count: Option<u64>, is_lower_bound: bool) -> String {
 pub(crate) fn format_drift(drift: &serde_json::Value) -> (String, bool) {
     let total = drift.get("total").and_then(serde_json::Value::as_u64);
     let is_lower_bound = drift.get("is_lower_bound") == Some(&true.into());
-    (format_count(total, is_lower_bound), total > Some(0))
+    match total {
+        Some(0) if !is_lower_bound => ("No drift".to_owned(), false),
+        _ => (format_count(total, is_lower_bound), total > Some(0)),
+    }
 }
 
 /// Formats the lag of a source. Also returns whether it is large.
@@ -80,7 +83,7 @@ pub(crate) fn format_lag(partitions: &[api::PartitionOverview]) -> (String, bool
 }
 
 /// Time up to which events are counted: that of the slowest partition.
-fn counted_until(partitions: &[api::PartitionOverview]) -> Option<Moment> {
+fn counted_until(partitions: &[api::PartitionOverview], now: &str) -> Option<Moment> {
     let as_of =
         |partition: &api::PartitionOverview| partition.as_of.as_deref()?.parse::<Timestamp>().ok();
     let behind = partitions
@@ -88,7 +91,7 @@ fn counted_until(partitions: &[api::PartitionOverview]) -> Option<Moment> {
         .filter(|partition| partition.lag > Some(0));
     let oldest = behind.filter_map(as_of).min();
     let time = oldest.or_else(|| partitions.iter().filter_map(as_of).max())?;
-    Some(Moment::utc(&time.to_string()))
+    Some(Moment::utc_near(time, now))
 }
 
 /// Status of a source's live state.
@@ -104,6 +107,10 @@ fn live_state_status(partitions: &[api::PartitionOverview]) -> &'static str {
     }
 }
 
+fn format_partitions(partitions: &[api::PartitionOverview]) -> String {
+    format_quantity(partitions.len() as u64, "partition")
+}
+
 fn format_log_end(partitions: &[api::PartitionOverview]) -> String {
     let ends = partitions
         .iter()
@@ -111,13 +118,29 @@ fn format_log_end(partitions: &[api::PartitionOverview]) -> String {
     format_number(ends.sum::<i128>())
 }
 
-/// Reason why the newest run is not published, and what to do.
-fn newest_run_error(runs: &[api::RunResponse]) -> Option<String> {
+/// Describes a run that a process executes.
+pub(crate) fn describe_progress(run: &api::RunResponse) -> Option<String> {
+    let activity = match run.state.as_str() {
+        "proposed" => "starting",
+        _ => "publishing",
+    };
+    Some(format!(
+        "{activity}, {}",
+        format_elapsed(run.running_seconds?)
+    ))
+}
+
+/// The newest run, if it is not published. Also returns whether it needs attention.
+fn describe_newest_run(runs: &[api::RunResponse]) -> Option<(String, bool)> {
     let run = runs.first()?;
+    let epoch = format_number(run.epoch);
+    if let Some(progress) = describe_progress(run) {
+        return Some((format!("Run {epoch} is {progress}"), false));
+    }
     let reason = run.reason.as_ref()?;
     let to_do = run.to_do.as_deref().map(|to_do| format!("; {to_do}"));
     let to_do = to_do.unwrap_or_default();
-    Some(format!("Run {}: {reason}{to_do}", run.epoch))
+    Some((format!("Run {epoch}: {reason}{to_do}"), true))
 }
 
 /// API path of statistics of all plays.

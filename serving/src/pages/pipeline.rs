@@ -14,9 +14,9 @@ use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render, render_page};
 use super::differences::Differences;
 use super::extractors::invalid_number_page;
-use super::formatting::{Moment, format_elapsed, format_number, format_percent};
+use super::formatting::{Moment, format_elapsed, format_number, format_percent, format_quantity};
 use super::live::parse_logged_source;
-use super::overview::{format_count, format_drift, format_lag, source_title};
+use super::overview::{describe_progress, format_count, format_drift, format_lag, source_title};
 use super::query::{Query, path_with_query};
 use crate::http::Path;
 
@@ -37,10 +37,22 @@ fn format_or_dash<T: Into<i128>>(value: Option<T>) -> String {
 fn state_class(run: &api::RunResponse) -> &'static str {
     match run.state.as_str() {
         "complete" => "good",
+        _ if run.running_seconds.is_some() => "",
         "abandoned" => "bad",
         _ if run.reason.is_some() => "bad",
         _ => "",
     }
+}
+
+/// The state of a run, or its progress while a process executes it.
+fn run_state(run: &api::RunResponse) -> String {
+    describe_progress(run).unwrap_or_else(|| run.state.clone())
+}
+
+/// The reason why a run is not published, unless a process executes it.
+fn run_reason(run: &api::RunResponse) -> Option<&str> {
+    let reason = run.reason.as_deref();
+    reason.filter(|_| run.running_seconds.is_none())
 }
 
 /// Formats the duration of a run.
@@ -195,20 +207,29 @@ pub(super) async fn run(
     client: ApiClient,
     Path((source, epoch)): Path<(String, String)>,
 ) -> Response {
-    if crate::http::parse_integer(&epoch).is_none() {
+    let Some(epoch) = crate::http::parse_integer(&epoch) else {
         return invalid_number_page(&client, "runs", &epoch);
-    }
+    };
     let api_path = path_with_query(
         &format!("{RUNS_PATH}/{epoch}"),
         &[("source", Some(&source))],
     );
+    let run = client.get::<api::RunResponse>(&api_path).await;
+    let epoch = format_number(epoch);
+    let run = run.map_err(|error| match error.status {
+        404 => {
+            let detail = format!("There is no run {epoch} of {source}.");
+            error.explain(detail, "/pipeline", "All runs")
+        }
+        _ => error,
+    });
     let context = PageContext::new(format!("Run {epoch}"), "pipeline", &client.caller);
     let page = RunPage {
         context: match parse_logged_source(&source) {
             Some(source) => context.follow(source.name()),
             None => context,
         },
-        run: client.get(&api_path).await,
+        run,
         export: client.export_links(&api_path, false),
         source,
         epoch,
@@ -277,16 +298,14 @@ pub(crate) async fn replay_dead_letters(client: &ApiClient, form: &Query) -> Api
     for (count, reason) in [
         (
             response.superseded,
-            "skipped: a row with the same id and version exists",
+            "skipped, because a row with the same id and version exists",
         ),
-        (response.erased, "skipped: their athletes are erased"),
-        (
-            response.broken,
-            "records of the topic are not valid dead letters",
-        ),
+        (response.erased, "skipped, because the athlete is erased"),
+        (response.broken, "skipped, because its format is invalid"),
     ] {
         if count > 0 {
-            text.push_str(&format!(" {} {reason}.", format_number(count)));
+            let letters = format_quantity(count, "record");
+            text.push_str(&format!(" {letters} {reason}."));
         }
     }
     if let Some(first) = response.first {

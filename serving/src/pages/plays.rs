@@ -21,7 +21,6 @@ use super::extractors::Number;
 use super::formatting::{Change, Moment, format_key, format_number, format_percent};
 use super::query::{Query, path_with_query};
 use super::search::entity_path;
-use crate::http::Caller;
 use crate::metric::parameter_name;
 
 const PERIODS: [(&str, &str); 7] = [
@@ -39,7 +38,13 @@ const INTERVALS: [(&str, &str); 4] = [
     ("week", "Week"),
     ("month", "Month"),
 ];
-const KINDS: [(&str, &str); 3] = [("", "All"), ("play", "Plays"), ("download", "Downloads")];
+const KINDS: [(&str, &str); 3] = [
+    ("play", "Plays"),
+    ("download", "Downloads"),
+    (ALL_KINDS, "Plays and downloads"),
+];
+/// Value of the page's parameter `kind` for all kinds. The API has none.
+const ALL_KINDS: &str = "all";
 const BREAKDOWNS: [(&str, &str); 6] = [
     ("track", "Track"),
     ("country", "Country"),
@@ -124,7 +129,7 @@ struct Filter {
 /// A number with its provenance.
 #[derive(Debug)]
 pub(super) struct Tile {
-    pub(super) title: &'static str,
+    pub(super) title: String,
     pub(super) content: ApiResult<TileContent>,
     pub(super) export: ExportLinks,
 }
@@ -132,7 +137,10 @@ pub(super) struct Tile {
 #[derive(Debug)]
 pub(super) struct TileContent {
     pub(super) value: String,
-    pub(super) note: Option<String>,
+    /// Standard error of an estimate.
+    pub(super) error: Option<String>,
+    /// The value of the previous period, if requested.
+    pub(super) previous: Option<String>,
     pub(super) change: Option<Change>,
     pub(super) provenance: ProvenanceLabel,
 }
@@ -151,6 +159,8 @@ struct PlaysPageRequest {
     kind: NamedKind,
     id: String,
     query: Query,
+    /// The kind of events; `None` if the metric has no column for it.
+    event_kind: Option<String>,
     /// Owner whose plays of a track are shown, if not all.
     owner: Option<String>,
     period: String,
@@ -159,7 +169,7 @@ struct PlaysPageRequest {
 }
 
 impl PlaysPageRequest {
-    fn new(kind: NamedKind, id: String, query: Query, caller: &Caller) -> Self {
+    fn new(kind: NamedKind, id: String, query: Query, client: &ApiClient) -> Self {
         let is_custom = query.get("from").is_some() || query.get("to").is_some();
         let selected = query.get("period");
         // A form also sends the previous selection.
@@ -181,10 +191,14 @@ impl PlaysPageRequest {
             NamedKind::Owner => "track",
             _ => "country",
         });
-        let owner = query.get("owner_id").or_else(|| caller.only_owner());
+        let owner = query.get("owner_id");
+        let owner = owner.or_else(|| client.caller.only_owner());
+        let event_kind = query.get("kind").unwrap_or("play");
+        let has_kinds = client.has_column("plays", "kind");
         Self {
             kind,
             id,
+            event_kind: has_kinds.then(|| event_kind.to_owned()),
             owner: owner.map(str::to_owned),
             period: period.to_owned(),
             interval: interval.to_owned(),
@@ -201,9 +215,10 @@ impl PlaysPageRequest {
     /// API path with the same filters and period, and additional parameters.
     fn api_path(&self, endpoint: &str, additional: &[(&str, Option<&str>)]) -> String {
         let (entity_parameter, is_custom) = (self.parameter(), self.period == "custom");
+        let event_kind = self.event_kind.as_deref();
         let mut parameters = vec![
             (entity_parameter.as_str(), Some(self.id.as_str())),
-            ("kind", self.query.get("kind")),
+            ("kind", event_kind.filter(|kind| *kind != ALL_KINDS)),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period.as_str())),
             ("date", self.anchor_date()),
@@ -221,6 +236,21 @@ impl PlaysPageRequest {
         }
         parameters.extend(additional);
         path_with_query(&format!("/api/v1/stats/plays/{endpoint}"), &parameters)
+    }
+
+    /// The events that the numbers of the page count.
+    fn counted_events(&self) -> &str {
+        let Some(event_kind) = self.event_kind.as_deref() else {
+            return "Plays";
+        };
+        let title = KINDS.iter().find(|(kind, _)| *kind == event_kind);
+        title.map_or(event_kind, |(_, title)| title)
+    }
+
+    /// The text for a period without events.
+    fn empty_text(&self) -> String {
+        let events = self.counted_events().to_lowercase();
+        format!("No {events} in this period: choose a longer one.")
     }
 
     /// The date that determines the period, if it is not today and the period depends on it.
@@ -278,12 +308,12 @@ fn selected_zone(query: &Query) -> TimeZone {
 }
 
 pub(super) async fn owner(client: ApiClient, Number(id): Number, query: Query) -> Response {
-    let request = PlaysPageRequest::new(NamedKind::Owner, id, query, &client.caller);
+    let request = PlaysPageRequest::new(NamedKind::Owner, id, query, &client);
     page(&client, request).await
 }
 
 pub(super) async fn track(client: ApiClient, Number(id): Number, query: Query) -> Response {
-    let request = PlaysPageRequest::new(NamedKind::Track, id, query, &client.caller);
+    let request = PlaysPageRequest::new(NamedKind::Track, id, query, &client);
     page(&client, request).await
 }
 
@@ -315,6 +345,7 @@ async fn page(client: &ApiClient, request: PlaysPageRequest) -> Response {
         .and_then(|series| format_range(series, &zone));
     let point_interval = request.interval.parse().unwrap_or(Interval::Day);
     let (kind, name) = (request.kind.name(), names.entity.clone());
+    let events = request.counted_events().to_owned();
     let numbered = format!("{kind} {}", request.id);
     let title = format!("{} {}", kind_title(request.kind), request.id);
     let page = PlaysPage {
@@ -327,11 +358,11 @@ async fn page(client: &ApiClient, request: PlaysPageRequest) -> Response {
                 ("z", "zone"),
                 ("x", "compare"),
             ]),
-        heading: format!("Plays of {}", name.as_ref().unwrap_or(&numbered)),
+        heading: format!("{events} of {}", name.as_ref().unwrap_or(&numbered)),
         number: name.is_some().then_some(numbered),
         range: range.unwrap_or_default(),
         tiles: vec![
-            build_total_tile("Plays", total, export_links(&total_path, false)),
+            build_total_tile(&events, total, export_links(&total_path, false)),
             build_uniques_tile(uniques, export_links(&uniques_path, false)),
         ],
         adjacent_periods: adjacent_periods(&request, client.now(), &zone),
@@ -418,36 +449,47 @@ async fn read_names(
 }
 
 pub(super) fn build_total_tile(
-    title: &'static str,
+    title: &str,
     total: ApiResult<api::Total>,
     export: ExportLinks,
 ) -> Tile {
     let content = total.map(|total| TileContent {
         value: format_number(total.count),
-        note: total
-            .previous
-            .flatten()
-            .map(|previous| format!("previously {}", format_number(previous))),
+        error: None,
+        previous: total.previous.flatten().map(format_number),
         change: total.change.flatten().map(Change::new),
         provenance: ProvenanceLabel::new(&total.provenance),
     });
     Tile {
-        title,
+        title: title.to_owned(),
         content,
         export,
     }
 }
 
 fn build_uniques_tile(uniques: ApiResult<api::Uniques>, export: ExportLinks) -> Tile {
+    let is_estimate = |relative_error: f64| relative_error > 0.0;
+    let format_estimate = |count: i64, relative_error: f64| {
+        let sign = if is_estimate(relative_error) {
+            "≈ "
+        } else {
+            ""
+        };
+        format!("{sign}{}", format_number(count))
+    };
     let content = uniques.map(|uniques| TileContent {
-        value: format_number(uniques.count),
-        note: (uniques.relative_error > 0.0)
-            .then(|| format!("± {}", format_percent(uniques.relative_error))),
+        value: format_estimate(uniques.count, uniques.relative_error),
+        error: is_estimate(uniques.relative_error)
+            .then(|| format!("(±{})", format_percent(uniques.relative_error))),
+        previous: uniques.previous.flatten().map(|previous| {
+            let relative_error = uniques.previous_relative_error.flatten();
+            format_estimate(previous, relative_error.unwrap_or_default())
+        }),
         change: uniques.change.flatten().map(Change::new),
         provenance: ProvenanceLabel::new(&uniques.provenance),
     });
     Tile {
-        title: "Distinct listeners (estimate)",
+        title: "Unique listeners".to_owned(),
         content,
         export,
     }
@@ -490,7 +532,10 @@ fn build_filters(request: &PlaysPageRequest, names: &[(&str, String)]) -> Vec<Fi
         let page =
             entity_kind(parameter_name(name)).filter(|_| crate::http::parse_integer(id).is_some());
         Some(Filter {
-            page: page.map(|kind| entity_path(kind.name(), id)),
+            page: page.map(|kind| {
+                let event_kind = ("kind", request.query.get("kind"));
+                path_with_query(&entity_path(kind.name(), id), &[event_kind])
+            }),
             title: format!("{}: {value}", parameter_name(name)),
             link: removable.map(|_| request.link(&[(name, None), ("cursor", None)])),
         })

@@ -472,3 +472,43 @@ proptest! {
         runtime.block_on(check_preferred_layer(&serving, &question, &plays, &progress))?;
     }
 }
+
+/// The detail view has a table partition for each day, more than the service reads in one call.
+#[tokio::test]
+async fn a_question_about_many_days_needs_several_calls() {
+    let days = 300;
+    let play = |n: i64| PlayEvent {
+        // One play on each day, logged in another order than that of the days.
+        time_s: NOW_MS / 1000 - 86_400 * (7 * n % days),
+        int_columns: BTreeMap::from([("owner_id", 1), ("track_id", n % 3), ("listener_id", 0)]),
+        text_columns: BTreeMap::from([("kind", "play".to_owned())]),
+        amount: 1 + n % 2,
+    };
+    let plays: Vec<PlayEvent> = (0..days).map(play).collect();
+    let catalog = Catalog::built_in().unwrap();
+    for newest_complete in [1, 2] {
+        let progress = LayerProgress {
+            cuts: vec![100, 200],
+            newest_complete,
+            pruned: 1,
+            written_remainder: 0,
+        };
+        let stores = MemoryStores::from_history(&catalog, &plays, 2, &progress);
+        let (serving, stores) = stores.start_service(&catalog, no_wait_options());
+        for time in ["from=2025-09-10&to=2026-07-20", "period=all"] {
+            let question = StatsQuestion {
+                filters: vec![("owner_id", "1"), ("listener_id", "0")],
+                time,
+                tz: "UTC",
+                interval: "day",
+                by: "track",
+            };
+            let checked = check_counts(&serving, &question, &plays).await;
+            checked.unwrap();
+            let checked = check_preferred_layer(&serving, &question, &plays, &progress).await;
+            checked.unwrap();
+        }
+        let partitions_max = stores.read_counts().table_partitions_max;
+        assert!((64..200).contains(&partitions_max), "{partitions_max}");
+    }
+}

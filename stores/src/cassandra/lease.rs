@@ -154,6 +154,16 @@ impl Leases for CassandraLeases {
         check_name(name)?;
         self.acquire_named(&format!("of {name}"), holder).await
     }
+
+    async fn holder(&self, name: &str) -> Result<Option<String>> {
+        check_name(name)?;
+        let operation = format!("reading the lease {name}");
+        // A serial read would compete with renewals of the lease.
+        let text = "SELECT holder FROM leases WHERE name = ?";
+        let values = (format!("of {name}"),);
+        let row: Option<(Option<String>,)> = self.cql.fetch_first(&operation, text, values).await?;
+        Ok(row.and_then(|(holder,)| holder))
+    }
 }
 
 /// Row of a lease.

@@ -67,7 +67,8 @@ impl Details {
     }
 }
 
-/// Formats UTF-8 bytes as text with control characters escaped, other bytes as hexadecimal with 32 bytes per line.
+/// Formats UTF-8 bytes as text with control characters escaped, other bytes as hexadecimal with 32
+/// bytes per line.
 fn format_bytes(raw: &[u8]) -> (&'static str, String) {
     let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     match std::str::from_utf8(raw) {

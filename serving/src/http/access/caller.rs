@@ -3,12 +3,16 @@
 use schemas::access::Scopes;
 use stores::keys::ApiKey;
 
+use super::limits::RateState;
+
 /// The authenticated sender of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// `None` without a key.
     key: Option<KeyName>,
     pub(super) scopes: Scopes,
+    /// The state of the rate limit that applies, if any.
+    pub(super) rate_state: Option<RateState>,
 }
 
 /// Names a key in records.
@@ -24,17 +28,19 @@ impl Caller {
         Self {
             key: None,
             scopes: Scopes::all(),
+            rate_state: None,
         }
     }
 
     /// Returns a caller with the scopes of a key.
-    pub(super) fn from_key(key: &ApiKey) -> Self {
+    pub(super) fn from_key(key: &ApiKey, rate_state: Option<RateState>) -> Self {
         Self {
             key: Some(KeyName {
                 id: key.id.clone(),
                 name: key.name.clone(),
             }),
             scopes: key.scopes.clone(),
+            rate_state,
         }
     }
 
@@ -43,6 +49,7 @@ impl Caller {
         Self {
             key: None,
             scopes: Scopes::default(),
+            rate_state: None,
         }
     }
 

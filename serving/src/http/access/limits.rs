@@ -7,8 +7,9 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use governor::clock::{Clock, DefaultClock};
-use governor::middleware::NoOpMiddleware;
+use governor::middleware::StateInformationMiddleware;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
 
@@ -22,12 +23,51 @@ const BURST_SECONDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 /// A rate limit for each sender `K`. 0 disables it.
 pub(crate) struct RateLimit<K: Clone + Hash + Eq, C: Clock = DefaultClock> {
     limiter: Option<Limiter<K, C>>,
+    /// Number of requests of a burst.
+    quota: u32,
     clock: C,
     requests: AtomicU64,
 }
 
-type Limiter<K, C> =
-    RateLimiter<K, DefaultKeyedStateStore<K>, C, NoOpMiddleware<<C as Clock>::Instant>>;
+type Limiter<K, C> = RateLimiter<K, DefaultKeyedStateStore<K>, C, StateInformationMiddleware>;
+
+/// Headers of the IETF draft "RateLimit header fields for HTTP".
+pub(crate) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(crate) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The state of a sender's limit after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RateState {
+    /// Number of requests within [`BURST_SECONDS`].
+    quota: u32,
+    /// Number of requests that may arrive now.
+    remaining: u32,
+}
+
+impl RateState {
+    /// Adds the headers `RateLimit` and `RateLimit-Policy`.
+    pub(crate) fn add_headers(self, headers: &mut HeaderMap) {
+        let Self { quota, remaining } = self;
+        let used = u64::from(quota.saturating_sub(remaining));
+        let burst_seconds = u64::from(BURST_SECONDS.get());
+        let reset_s = (used * burst_seconds).div_ceil(u64::from(quota.max(1)));
+        let policy = format!("\"default\";q={quota};w={burst_seconds}");
+        let state = format!("\"default\";r={remaining};t={reset_s}");
+        for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, state)] {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// A request exceeds a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RateExceeded {
+    /// Time after which a request is permitted.
+    pub(crate) wait: Duration,
+    pub(crate) state: RateState,
+}
 
 impl<K: Clone + Hash + Eq, C: Clock + Clone> RateLimit<K, C> {
     fn per_second(requests_per_second: u32, clock: C) -> Self {
@@ -38,23 +78,33 @@ impl<K: Clone + Hash + Eq, C: Clock + Clone> RateLimit<K, C> {
         });
         Self {
             limiter,
+            quota: requests_per_second.saturating_mul(BURST_SECONDS.get()),
             clock,
             requests: AtomicU64::new(0),
         }
     }
 
-    /// Counts a request. Returns the time to wait if it exceeds the limit.
-    pub(crate) fn check(&self, sender: &K) -> Result<(), Duration> {
+    /// Counts a request. Returns the state of the sender's limit, if there is a limit.
+    pub(crate) fn check(&self, sender: &K) -> Result<Option<RateState>, RateExceeded> {
         let Some(limiter) = &self.limiter else {
-            return Ok(());
+            return Ok(None);
+        };
+        let state = |remaining| RateState {
+            quota: self.quota,
+            remaining,
         };
         if self.requests.fetch_add(1, Ordering::Relaxed) % CLEANUP_REQUESTS == CLEANUP_REQUESTS - 1
         {
             limiter.retain_recent();
             limiter.shrink_to_fit();
         }
-        let permitted = limiter.check_key(sender);
-        permitted.map_err(|until| until.wait_time_from(self.clock.now()))
+        match limiter.check_key(sender) {
+            Ok(snapshot) => Ok(Some(state(snapshot.remaining_burst_capacity()))),
+            Err(until) => Err(RateExceeded {
+                wait: until.wait_time_from(self.clock.now()),
+                state: state(0),
+            }),
+        }
     }
 }
 
@@ -110,15 +160,22 @@ mod tests {
     fn each_sender_has_its_own_limit() {
         let clock = FakeRelativeClock::default();
         let limit = RateLimit::per_second(1, clock.clone());
-        for _ in 0..BURST_SECONDS.get() {
-            assert_eq!(limit.check(&"a"), Ok(()));
-        }
+        let state = |remaining| RateState {
+            quota: 2,
+            remaining,
+        };
+        assert_eq!(limit.check(&"a"), Ok(Some(state(1))));
+        assert_eq!(limit.check(&"a"), Ok(Some(state(0))));
         let second = Duration::from_secs(1);
-        assert_eq!(limit.check(&"a"), Err(second));
-        assert_eq!(limit.check(&"b"), Ok(()));
+        let exceeded = Err(RateExceeded {
+            wait: second,
+            state: state(0),
+        });
+        assert_eq!(limit.check(&"a"), exceeded);
+        assert_eq!(limit.check(&"b"), Ok(Some(state(1))));
         clock.advance(second);
-        assert_eq!(limit.check(&"a"), Ok(()));
-        assert_eq!(limit.check(&"a"), Err(second));
+        assert_eq!(limit.check(&"a"), Ok(Some(state(0))));
+        assert_eq!(limit.check(&"a"), exceeded);
         let unlimited = RateLimit::per_second(0, clock);
         assert!((0..1_000).all(|_| unlimited.check(&"a").is_ok()));
     }

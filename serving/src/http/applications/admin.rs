@@ -87,8 +87,9 @@ pub(crate) struct AuditPage {
     provenance: EntityProvenance,
 }
 
-/// Sets the capacity of an application and whether it is enforced, with a record of the change. An
-/// ingested line of the application also sets its capacity.
+/// Sets the capacity of an application and its enforcement.
+///
+/// The change is recorded. An ingested line of the application also sets its capacity.
 #[utoipa::path(
     patch,
     path = "/api/v1/applications/{id}",

@@ -26,9 +26,9 @@ use crate::read::Watermark;
 use crate::read_position::ReadPosition;
 
 /// Default number of days of a page.
-const LIMIT_DEFAULT: usize = 366;
+pub(crate) const LIMIT_DEFAULT: usize = 366;
 /// Maximum number of days of a page.
-const LIMIT_MAX: usize = 3_660;
+pub(crate) const LIMIT_MAX: usize = 3_660;
 /// Default length of the range, in days.
 const DAYS_DEFAULT: Day = 90;
 
@@ -56,10 +56,11 @@ pub(crate) struct ApplicationDay {
     pub(crate) epoch: Epoch,
 }
 
-/// The number of athletes connected to an application by day, as counted by the last batch run of
-/// each day (UTC, by the time of its cut). A day without a run repeats the day before. Days before
-/// the first run and after the newest one are left out; the application itself has the current
-/// number.
+/// The number of connected athletes by day.
+///
+/// Counted by the last batch run of each day (UTC, by the time of its cut). A day without a run
+/// repeats the day before. Days before the first run and after the newest one are left out; the
+/// application itself has the current number.
 #[utoipa::path(
     get,
     path = "/api/v1/applications/{id}/history",

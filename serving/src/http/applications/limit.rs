@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use jiff::Timestamp;
 use stores::admin::ApplicationUsage;
@@ -48,8 +48,10 @@ fn format_athletes(count: i64) -> String {
     }
 }
 
-/// A page with an application's connected athletes and capacity, and what to do when the capacity
-/// is reached. Applications may redirect people to it that they cannot connect.
+/// A page for people that an application cannot connect.
+///
+/// It has the application's connected athletes and capacity, and what to do when the capacity is
+/// reached. Applications may redirect people to it.
 #[utoipa::path(
     get,
     path = "/api/v1/applications/{id}/limit",
@@ -116,56 +118,9 @@ fn format_instant(at_ms: i64) -> String {
     timestamp.strftime("%-d %b %Y, %H:%M:%S UTC").to_string()
 }
 
-/// Returns whether the client prefers an HTML page to JSON, as browsers do.
-pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
-    let weight = |media_type: &str| {
-        let lines = headers.get_all(header::ACCEPT).iter();
-        let ranges = lines
-            .filter_map(|line| line.to_str().ok())
-            .flat_map(|line| line.split(','));
-        ranges
-            .filter_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                let kind = parts.next().unwrap_or_default();
-                let quality = parts.find_map(|part| part.strip_prefix("q="));
-                let quality = quality.map_or(Some(1.0), |text| text.parse::<f32>().ok())?;
-                kind.eq_ignore_ascii_case(media_type).then_some(quality)
-            })
-            .fold(0.0, f32::max)
-    };
-    let json = weight("application/json").max(weight("application/problem+json"));
-    weight("text/html") > json
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn browsers_prefer_pages() {
-        let wants = |accept: &[&'static str]| {
-            let mut headers = HeaderMap::new();
-            for line in accept {
-                headers.append(header::ACCEPT, HeaderValue::from_static(line));
-            }
-            wants_page(&headers)
-        };
-        let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-        assert!(wants(&[browser]));
-        assert!(wants(&["application/json;q=0.5, Text/HTML; q=0.6"]));
-        assert!(wants(&["application/json;q=0.5", "text/html"]));
-        for json in [
-            &[][..],
-            &["*/*"],
-            &["application/json"],
-            &["application/json, text/html"],
-            &["text/html;q=0"],
-            &["text/html;q=much"],
-            &["text/html;q=0.8, application/problem+json"],
-        ] {
-            assert!(!wants(json), "{json:?}");
-        }
-    }
 
     #[test]
     fn separates_thousands() {

@@ -32,9 +32,10 @@ pub(crate) struct ApplicationsPage {
     pub(crate) provenance: Provenance,
 }
 
-/// The applications. The order follows the counters that enforce the capacity. The numbers in the
-/// response come from the board, which may lag behind by moments, or from the last recount (see
-/// `counting`).
+/// The applications.
+///
+/// The order follows the counters that enforce the capacity. The numbers in the response come from
+/// the board, which may lag behind by moments, or from the last recount (see `counting`).
 #[utoipa::path(
     get,
     path = "/api/v1/applications",

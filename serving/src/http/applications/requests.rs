@@ -104,7 +104,9 @@ impl From<CapacityRequest> for CapacityRequestResponse {
     }
 }
 
-/// Requests a higher capacity. An application has at most one open request.
+/// Requests a higher capacity.
+///
+/// An application has at most one open request.
 #[utoipa::path(
     post,
     path = "/api/v1/applications/{id}/capacity-requests",
@@ -250,8 +252,10 @@ async fn list_page(
     }))
 }
 
-/// Grants or refuses a request. Granting sets the application's capacity, with a record of the
-/// change. A capacity that is already higher stays.
+/// Grants or refuses a request.
+///
+/// Granting sets the application's capacity, with a record of the change. A capacity that is
+/// already higher stays.
 #[utoipa::path(
     patch,
     path = "/api/v1/capacity-requests/{id}",

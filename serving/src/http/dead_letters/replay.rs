@@ -42,9 +42,11 @@ pub(crate) struct ReplayResponse {
     pub(crate) first_id: Option<String>,
 }
 
-/// Ingests dead letters again: the letter of an id, or those that match the filters, oldest first
-/// in each partition, at most 10,000. Letters that are still invalid remain dead letters. After an
-/// error some may have been ingested; it is safe to repeat the request.
+/// Ingests dead letters again.
+///
+/// The letter of an id, or those that match the filters, oldest first in each partition, at most
+/// 10,000. Letters that are still invalid remain dead letters. After an error some may have been
+/// ingested; it is safe to repeat the request.
 #[utoipa::path(
     post,
     path = "/api/v1/dead-letters/replay",

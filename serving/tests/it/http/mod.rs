@@ -10,6 +10,8 @@ mod boards;
 pub(crate) mod connections;
 mod ingest;
 mod metrics;
+mod openapi;
+mod problems;
 mod ranks;
 mod statistics;
 
@@ -254,6 +256,7 @@ async fn the_openapi_document_has_every_path() {
             "/livez",
             "/metrics",
             "/openapi.json",
+            "/problems/{kind}",
             "/readyz",
         ]
     );

@@ -13,12 +13,13 @@ pub(crate) mod boards;
 mod day_counts;
 mod entities;
 mod history;
+mod leases;
 mod live;
 mod log;
 mod records;
 mod views;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub(crate) struct MemoryStores {
     pub(crate) day_counts: Mutex<BTreeMap<(Vec<u8>, Day), DayRow>>,
     pub(crate) achievements: Mutex<Achievements>,
     pub(crate) keys: Arc<MemoryKeys>,
+    /// Leases of batch runs that are under way.
+    pub(crate) held_leases: Mutex<BTreeSet<String>>,
     /// Appended records: topic and value.
     appended: Mutex<Vec<(String, Vec<u8>)>>,
     /// Actors of the applied entity rows.
@@ -101,6 +104,8 @@ pub(crate) struct Faults {
 pub(crate) struct ReadCounts {
     pub(crate) partition_states: usize,
     pub(crate) batch_rows: usize,
+    /// The maximum number of table partitions in a read of batch rows.
+    pub(crate) table_partitions_max: usize,
     /// Number of board keys in each read of live entries.
     pub(crate) keys_of_live_entries: Vec<usize>,
     /// Concurrent reads of live entries: now, and at most.
@@ -126,6 +131,7 @@ impl MemoryStores {
             counts: Arc::clone(&stores) as _,
             records: Arc::clone(&stores) as _,
             keys: Arc::clone(&stores.keys) as _,
+            leases: Arc::clone(&stores) as _,
             schemas: Arc::new(stores::registry::NoRegistry),
             suppressions: stores::erasures::Suppressions::none(),
             clock: Arc::new(FixedClock::new(NOW_MS)),

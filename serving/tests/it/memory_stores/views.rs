@@ -31,7 +31,11 @@ impl ViewsRead for MemoryStores {
     }
 
     async fn rows(&self, view: &str, queries: &[PartitionQuery]) -> Result<Option<ViewRows>> {
-        self.read_counts().batch_rows += 1;
+        {
+            let mut counts = self.read_counts();
+            counts.batch_rows += 1;
+            counts.table_partitions_max = counts.table_partitions_max.max(queries.len());
+        }
         let Some(rows) = self.rows.get(view) else {
             return Ok(None);
         };

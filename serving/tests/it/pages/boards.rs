@@ -23,6 +23,8 @@ async fn a_board_shows_rank_changes() {
     stores.boards().publish(&job, 1, &[build_entry(2)]);
     let (_, page) = get(&serving, "/segments/1?athlete=2").await;
     assert!(!page.contains("Change since 2"), "{page}");
+    assert!(page.contains("Overall, 1 athlete</h2>"), "{page}");
+    assert!(page.contains("<dd class=\"big\">First</dd>"), "{page}");
 
     let (serving, stores) = start_service();
     let yesterday = date(2026, 7, 13);
@@ -47,6 +49,23 @@ async fn a_board_shows_rank_changes() {
     }
     let (_, page) = get(&serving, "/segments/1?athlete=1").await;
     assert!(page.contains("<dd class=\"big\">new</dd>"), "{page}");
+}
+
+#[tokio::test]
+async fn the_gap_names_the_next_athlete() {
+    let (serving, stores) = start_service();
+    let job = find_board_job("segments");
+    let level = EntryValues {
+        elapsed_time_s: 102,
+        ..build_entry(3)
+    };
+    let entries = [build_entry(2), level, build_entry(14)];
+    stores.boards().publish(&job, 1, &entries);
+    for (athlete, gap) in [(3, "Level with Athlete 2"), (14, "12 s behind Athlete 3")] {
+        let (_, page) = get(&serving, &format!("/segments/1?athlete={athlete}")).await;
+        let gap = format!("<dd class=\"big\">{gap}</dd>");
+        assert!(page.contains(&gap), "{page}");
+    }
 }
 
 /// The next page continues after the last row even if ranks changed. The previous page starts at an

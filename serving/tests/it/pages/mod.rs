@@ -1,6 +1,8 @@
 //! Web pages: complete HTML, escaped names, links, searches and errors.
 
 mod boards;
+mod plays;
+mod runs;
 mod sessions;
 mod streams;
 
@@ -332,6 +334,15 @@ async fn application_history_covers_the_selected_days() {
     assert!(page.contains(input), "{page}");
     let api_path = "/api/v1/applications/7/history?from=2026-01-05&#38;to=2026-02-01";
     assert!(page.contains(api_path), "{page}");
+}
+
+#[tokio::test]
+async fn an_unknown_application_links_to_all_applications() {
+    let (serving, _) = start_service();
+    let (response, page) = get(&serving, "/applications/999999").await;
+    assert_eq!(response.status(), 404, "{page}");
+    let text = "There is no application 999999. <a href=\"/applications\">All applications</a>";
+    assert!(page.contains(text), "{page}");
 }
 
 #[tokio::test]

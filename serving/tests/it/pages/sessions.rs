@@ -91,6 +91,8 @@ async fn owners_see_only_their_own_data() {
         let (response, text) = get_in_session(&serving, uri, &cookie).await;
         assert_eq!(response.status(), 403, "{uri}");
         assert!(text.contains("Not permitted"), "{uri}: {text}");
+        let detail = "Your key shows owner 1 only. <a href=\"/owners/1\">Open</a>";
+        assert!(text.contains(detail), "{uri}: {text}");
         assert!(!text.contains(" class=\"big\">1"), "{uri}: {text}");
     }
     let (response, text) = get_in_session(&serving, "/", &cookie).await;
@@ -127,6 +129,10 @@ async fn keys_for_several_owners_see_a_list_of_owners() {
         assert!(!page.contains("Cy"), "{page}");
         assert!(!page.contains("/owners/3"), "{page}");
     }
+    let (response, page) = get_as_browser(&serving, "/owners/3", &cookie).await;
+    assert_eq!(response.status(), 403, "{page}");
+    let detail = "Your key shows owners 1, 2, Ann only. <a href=\"/\">Open</a>";
+    assert!(page.contains(detail), "{page}");
     let (_, page) = get_as_browser(&serving, "/find?what=application&id=Pacer", &cookie).await;
     assert!(page.is_empty(), "redirects to applications: {page}");
     let (_, page) = get_as_browser(&serving, "/applications?search=Pacer", &cookie).await;

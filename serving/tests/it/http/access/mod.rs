@@ -127,6 +127,7 @@ async fn the_openapi_document_says_which_routes_need_a_key() {
         "/api/v1/applications/{id}/limit",
         "/livez",
         "/openapi.json",
+        "/problems/{kind}",
         "/readyz",
     ];
     assert_eq!(open_paths, expected);
@@ -387,6 +388,50 @@ async fn limits_the_rate_of_keys_and_addresses() {
     let request = build_request_from("203.0.113.10:1", "GET", APPLICATION, None);
     let (status, _) = send_request(&serving, request).await;
     assert_eq!(status, 401, "another address has its own limit");
+}
+
+#[tokio::test]
+async fn headers_have_the_state_of_the_rate_limit() {
+    let (serving, stores) = start_service(ServingOptions {
+        key_requests_per_second_max: 2,
+        ..options()
+    });
+    let key = stores.keys.create("read:*", None);
+    let send_with_key = async || {
+        let request = build_request_from(REMOTE, "GET", APPLICATION, Some(key.reveal()));
+        let (response, _) = send(&serving, request).await;
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(header("ratelimit-policy"), "\"default\";q=4;w=2");
+        (response.status().as_u16(), header("ratelimit"))
+    };
+    assert_eq!(
+        send_with_key().await,
+        (200, "\"default\";r=3;t=1".to_owned())
+    );
+    // Even on a slow machine some requests arrive within one second.
+    for _ in 0..1_000 {
+        let (status, state) = send_with_key().await;
+        if status == 429 {
+            assert_eq!(state, "\"default\";r=0;t=2");
+            return;
+        }
+    }
+    panic!("no request exceeded the limit");
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_refused_even_before_a_key_exists() {
+    let (serving, stores) = start_service(options());
+    for key in ["bsk_0123456789ab_x", "nonsense"] {
+        let request = build_request_from(LOOPBACK, "GET", APPLICATION, Some(key));
+        let (status, body) = send_request(&serving, request).await;
+        assert_eq!(status, 401, "{key}: {body}");
+        assert!(body.contains("/problems/no-key"), "{key}: {body}");
+    }
+    assert_eq!(get_from_loopback(&serving, APPLICATION).await, 200);
+    let key = stores.keys.create("read:*", None);
+    let request = build_request_from(LOOPBACK, "GET", APPLICATION, Some(key.reveal()));
+    assert_eq!(send_request(&serving, request).await.0, 200);
 }
 
 #[tokio::test]
