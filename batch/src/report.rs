@@ -47,8 +47,8 @@ pub struct RunReport {
 pub struct Seconds(pub Vec<(&'static str, f64)>);
 
 impl Serialize for Seconds {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.0.iter().copied())
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
     }
 }
 
@@ -99,20 +99,19 @@ impl<'a> Stages<'a> {
 impl RunReport {
     /// Updates the metrics and writes a log line.
     pub(crate) fn emit(&self, source: Source) {
-        let report = self;
         let labels = || [("source", source.name())];
-        let total: f64 = report.seconds.0.iter().map(|(_, seconds)| seconds).sum();
+        let total: f64 = self.seconds.0.iter().map(|(_, seconds)| seconds).sum();
         metrics::counter!("backstitch_batch_runs_total", &labels()).increment(1);
         metrics::gauge!("backstitch_batch_seconds", &labels()).set(total);
         metrics::counter!("backstitch_batch_rows_written_total", &labels())
-            .increment(report.rows_written);
+            .increment(self.rows_written);
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-        let drift = report.drift.total.map(|total| total as f64);
-        let drift = drift.or(report.drift.unknown.as_ref().map(|_| f64::NAN));
+        let drift = self.drift.total.map(|total| total as f64);
+        let drift = drift.or(self.drift.unknown.as_ref().map(|_| f64::NAN));
         if let Some(drift) = drift {
             metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift);
         }
-        for view in &report.drift.views {
+        for view in &self.drift.views {
             let job = || ("job", view.job.clone());
             for (cause, events) in &view.causes {
                 let labels = [
@@ -124,16 +123,16 @@ impl RunReport {
                     .increment(*events);
             }
         }
-        for (stage, seconds) in &report.seconds.0 {
+        for (stage, seconds) in &self.seconds.0 {
             let labels = [("source", source.name()), ("stage", *stage)];
             metrics::gauge!("backstitch_batch_stage_seconds", &labels).set(*seconds);
         }
         tracing::info!(
-            epoch = report.epoch,
-            rows_read = report.rows_read,
-            rows_written = report.rows_written,
-            rows_skipped = report.rows_skipped,
-            drift = report.drift.total,
+            epoch = self.epoch,
+            rows_read = self.rows_read,
+            rows_written = self.rows_written,
+            rows_skipped = self.rows_skipped,
+            drift = self.drift.total,
             seconds = total,
             "batch run complete"
         );

@@ -72,7 +72,7 @@ pub(crate) enum StageInput {
     /// Input of a stage that computes or publishes aggregates.
     Aggregates(Box<tally::Shared>),
     /// Input of a stage that computes boards.
-    Boards(Arc<board::Compute>),
+    Boards(Arc<board::BoardComputation>),
 }
 
 impl StageInput {

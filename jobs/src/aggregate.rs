@@ -121,8 +121,8 @@ impl Job<AggregateView> {
             .map(|column| column.name.as_str())
     }
 
-    /// Checks a definition. `find_job` finds a job that was checked before.
-    pub(crate) fn check<'a>(
+    /// Parses and checks a definition. `find_job` finds a job that was parsed before.
+    pub(crate) fn parse<'a>(
         name: &str,
         file: &File<'_>,
         query: &QueryText<'_>,

@@ -112,7 +112,7 @@ impl Catalog {
         board.map_or_else(CountingClasses::default, |job| job.counting().clone())
     }
 
-    /// Replaces the counting classes of the definition. The versions of views do not change.
+    /// Replaces the counting classes of the definitions. The versions of views do not change.
     #[must_use]
     pub fn with_counting(mut self, counting: &CountingClasses) -> Self {
         for job in self.boards.iter_mut().filter(|job| job.can_be_recounted()) {
@@ -141,13 +141,13 @@ impl Catalog {
             .collect();
         let mut catalog = Self::default();
         while !remaining.is_empty() {
-            let ready = remaining
+            let next_name = remaining
                 .values()
                 .find(|folder| !depends_on_any(folder, &remaining))
                 .or_else(|| remaining.values().next())
                 .map(|folder| folder.name.clone())
                 .unwrap_or_default();
-            let Some(folder) = remaining.remove(&ready) else {
+            let Some(folder) = remaining.remove(&next_name) else {
                 break;
             };
             let file = File {
@@ -163,14 +163,14 @@ impl Catalog {
             match spec.kind.get_ref().as_str() {
                 "aggregate" | "tally" => {
                     let jobs = &mut catalog.jobs;
-                    let job = Job::<AggregateView>::check(&folder.name, &file, &query, |name| {
+                    let job = Job::<AggregateView>::parse(&folder.name, &file, &query, |name| {
                         jobs.iter().find(|job| job.name() == name).map(Arc::as_ref)
                     })?;
                     crate::plan::check_query(&job, jobs, &query_file)?;
                     jobs.push(Arc::new(job));
                 }
                 "board" => {
-                    let job = Job::<Board>::check(&folder.name, &file, &query, &catalog.boards)?;
+                    let job = Job::<Board>::parse(&folder.name, &file, &query, &catalog.boards)?;
                     catalog.boards.push(Arc::new(job));
                 }
                 _ => {

@@ -6,8 +6,8 @@
 
 use schemas::seam::{self, Epoch, PartitionState, Runs};
 
-/// The data with which a read checks that live state and batch rows of one view join: run records
-/// and partition states, as the read found them.
+/// The run records and partition states of a read. They show whether live state and batch rows of
+/// a view join.
 #[derive(Debug, Clone, Copy)]
 pub struct SeamSnapshot<'a> {
     /// The view, as `name@version`.
@@ -173,11 +173,11 @@ impl SeamSnapshot<'_> {
         let Some(cut) = self.runs.sealed_cut(base, partition) else {
             return Err(mismatch(SeamGap::Unrecorded));
         };
-        let since = state.counted_since(self.live_view);
+        let counted_since = state.counted_since(self.live_view);
         let is_pruned = state.oldest > base.saturating_add(1);
         // A view without runs is new. The pruned epochs never counted it.
         let is_new = is_pruned && self.newest_epoch == 0;
-        Err(mismatch(if is_new || since > cut.next_offset {
+        Err(mismatch(if is_new || counted_since > cut.next_offset {
             SeamGap::Uncounted
         } else if is_pruned {
             SeamGap::Pruned
@@ -227,7 +227,7 @@ pub fn merge_with_drift<'a>(
     drifts: impl IntoIterator<Item = EpochDrift<'a>>,
 ) -> Result<Vec<MergedRow<'a>>, SeamMismatch> {
     seam.check(seam.newest_epoch)?;
-    let mut checked = vec![seam.newest_epoch];
+    let mut checked_bases = vec![seam.newest_epoch];
     let mut contributions: Vec<(&'a [u8], Contribution)> = Vec::new();
     contributions.extend(rows.into_iter().map(Contribution::from_row));
     contributions.extend(deltas.into_iter().map(Contribution::from_delta));
@@ -244,9 +244,9 @@ pub fn merge_with_drift<'a>(
             .filter_map(|(_, contribution)| contribution.as_row())
             .max();
         let base = seam::base_epoch(row.map_or(0, |(epoch, _)| epoch), seam.newest_epoch);
-        if !checked.contains(&base) {
+        if !checked_bases.contains(&base) {
             seam.check(base)?;
-            checked.push(base);
+            checked_bases.push(base);
         }
         let row_count = row.and_then(|(_, count)| count);
         let batch_count = row_count.map_or(0, i128::from);

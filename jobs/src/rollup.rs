@@ -44,17 +44,17 @@ impl Rollup {
         if job.layers() != Layers::Batch {
             return None;
         }
-        let mut below = job;
+        let mut finer = job;
         loop {
-            if !below.is_rollup() {
+            if !finer.is_rollup() {
                 return None;
             }
-            let name = below.input_job()?;
+            let name = finer.input_job()?;
             let input = jobs.iter().find(|other| other.name() == name)?;
             if input.layers() == Layers::Both {
                 return Self::derive(input, job);
             }
-            below = input;
+            finer = input;
         }
     }
 
@@ -136,10 +136,10 @@ fn find_row_column(base: &Job, column: &KeyColumn) -> Option<RowColumn> {
     }
     same_column.map(RowColumn::Column).or_else(|| {
         let mut columns = base.row().0.iter();
-        let value = columns.position(|value| {
+        let value_index = columns.position(|value| {
             value.kind == KeyKind::Int && cell_column(&value.name) == column.name
         });
-        value
+        value_index
             .filter(|_| is_cell_column(&column.name))
             .map(RowColumn::Cell)
     })

@@ -7,13 +7,13 @@ macro_rules! named {
     (
         $(#[$attribute:meta])*
         pub enum $type:ident {
-            $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+
+            $($(#[$variant_attribute:meta])* $variant:ident = $name:literal,)+
         }
         $(else $error:ty, $unknown:path;)?
     ) => {
         $(#[$attribute])*
         pub enum $type {
-            $($(#[$of_variant])* $variant,)+
+            $($(#[$variant_attribute])* $variant,)+
         }
 
         impl $type {

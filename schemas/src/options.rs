@@ -7,14 +7,14 @@ macro_rules! options {
     (
         $(#[$attribute:meta])*
         pub struct $type:ident {
-            $($(#[$of_field:meta])* pub $field:ident: $field_type:ty = $default:expr,)+
+            $($(#[$field_attribute:meta])* pub $field:ident: $field_type:ty = $default:expr,)+
         }
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $type {
-            $($(#[$of_field])* pub $field: $field_type,)+
+            $($(#[$field_attribute])* pub $field: $field_type,)+
         }
 
         impl Default for $type {

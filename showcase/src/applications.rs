@@ -8,14 +8,14 @@ use crate::rows::Row;
 use crate::shared::{SharedState, lock};
 use crate::{APPLICATIONS, ATHLETES};
 
-const SELECT: &str = "SELECT o.id, o.name, o.owner, o.athlete_capacity, \
+const SELECT_APPLICATIONS: &str = "SELECT o.id, o.name, o.owner, o.athlete_capacity, \
     (SELECT count(DISTINCT x.athlete_id) FROM authorizations x \
     LEFT JOIN athletes a ON a.id = x.athlete_id WHERE x.application_id = o.id \
     AND x.revoked_at_us IS NULL AND NOT coalesce(a.is_deleted, false)) FROM applications o ORDER BY o.id";
 /// The usual usage of applications, in percent of their capacity.
-const USAGE: std::ops::RangeInclusive<i64> = 8..=103;
+const USUAL_USAGE_PERCENT: std::ops::RangeInclusive<i64> = 8..=103;
 /// The usage after a change of the capacity, in percent.
-const NEW_USAGE: std::ops::RangeInclusive<i64> = 20..=100;
+const NEW_USAGE_PERCENT: std::ops::RangeInclusive<i64> = 20..=100;
 
 /// Computes the expected answer for all applications.
 pub(crate) async fn expected_applications(shared: &SharedState) -> anyhow::Result<Vec<Value>> {
@@ -27,37 +27,38 @@ pub(crate) async fn expected_applications(shared: &SharedState) -> anyhow::Resul
             "connected_athletes": connected,
         }))
     };
-    let rows = shared.query(SELECT).await?;
+    let rows = shared.query(SELECT_APPLICATIONS).await?;
     rows.into_iter().map(expected).collect()
 }
 
-/// Connects or disconnects an athlete or changes a capacity, and verifies the answer. Changes the capacity if an application has an
-/// unusual usage.
+/// Connects or disconnects an athlete or changes a capacity, and verifies the answer. Changes the
+/// capacity if an application has an unusual usage.
 pub(crate) async fn change_random(shared: &SharedState, rng: &mut StdRng) -> anyhow::Result<()> {
     let mut applications = expected_applications(shared).await?;
-    let int = |application: &Value, name: &str| application[name].as_i64().unwrap_or(0);
-    applications.retain(|application| (1..=APPLICATIONS).contains(&int(application, "id")));
+    let get_int = |application: &Value, name: &str| application[name].as_i64().unwrap_or(0);
+    applications.retain(|application| (1..=APPLICATIONS).contains(&get_int(application, "id")));
     let usage = |application: &Value| {
-        let capacity = int(application, "athlete_capacity").max(1);
-        100 * int(application, "connected_athletes") / capacity
+        let capacity = get_int(application, "athlete_capacity").max(1);
+        100 * get_int(application, "connected_athletes") / capacity
     };
     let mut candidates = applications.iter();
-    let unusual = candidates.find(|application| !USAGE.contains(&usage(application)));
+    let unusual = candidates.find(|application| !USUAL_USAGE_PERCENT.contains(&usage(application)));
     let index = rng.random_range(0..applications.len().max(1));
     let Some(application) = unusual.or(applications.get(index)) else {
         return Ok(());
     };
     let names = ["id", "connected_athletes", "athlete_capacity"];
-    let [id, connected, capacity] = names.map(|name| int(application, name));
+    let [id, connected, capacity] = names.map(|name| get_int(application, name));
     let athlete = rng.random_range(1..=ATHLETES);
     let path = format!("/applications/{id}");
-    let athletes = format!("{path}/authorizations");
-    let kind = rng.random_range(0..8);
-    let (method, path, body, expected) = if kind == 0 || unusual.is_some() {
-        let body = json!({"athlete_capacity": connected * 100 / rng.random_range(NEW_USAGE)});
+    let authorizations = format!("{path}/authorizations");
+    let choice = rng.random_range(0..8);
+    let (method, path, body, expected) = if choice == 0 || unusual.is_some() {
+        let body =
+            json!({"athlete_capacity": connected * 100 / rng.random_range(NEW_USAGE_PERCENT)});
         ("PATCH", path, body.clone(), (200, body))
-    } else if kind < 4 {
-        let path = format!("{athletes}/{athlete}");
+    } else if choice < 4 {
+        let path = format!("{authorizations}/{athlete}");
         ("DELETE", path, Value::Null, (204, Value::Null))
     } else {
         let sql = format!(
@@ -75,7 +76,7 @@ pub(crate) async fn change_random(shared: &SharedState, rng: &mut StdRng) -> any
             None => (201, json!({"athlete_id": athlete})),
         };
         let body = json!({"athlete_id": athlete});
-        ("POST", athletes, body, expected)
+        ("POST", authorizations, body, expected)
     };
     let request = format!("{method} {path} {body}");
     let answer = shared.client.send(method, &path, body.clone()).await?;

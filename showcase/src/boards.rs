@@ -62,7 +62,8 @@ impl Board {
         }
     }
 
-    /// Lists all boards of all time, each also in one other window of today. The window alternates between segments.
+    /// Lists all boards of all time, each also in one other window of today. The window alternates
+    /// between segments.
     pub(crate) fn list_all(today: Date) -> Vec<Self> {
         let mut boards = Vec::new();
         for (segment, first) in (1..=SEGMENTS).zip(0..) {
@@ -96,7 +97,8 @@ impl Board {
         parameters
     }
 
-    /// Computes all entries in the order of ranks: the best effort of each athlete by time, then id.
+    /// Computes all entries in the order of ranks: the best effort of each athlete by time, then
+    /// id.
     pub(crate) async fn recount(&self, shared: &SharedState) -> anyhow::Result<Vec<Value>> {
         self.rank_rows(&shared.query(&self.build_sql()).await?)
     }
@@ -124,7 +126,8 @@ impl Board {
         sql
     }
 
-    /// Parses the kind of the class, its name, and for numeric classes the lower bound and the exclusive upper bound.
+    /// Parses the kind of the class, its name, and for numeric classes the lower bound and the
+    /// exclusive upper bound.
     fn parse_class(&self) -> (&'static str, &'static str, i64, i64) {
         let (kind, class) = self.name.split_once(':').unwrap_or((self.name, ""));
         let (lower, upper) = class.split_once('-').unwrap_or((class, ""));
@@ -177,8 +180,8 @@ pub(crate) async fn read_efforts(shared: &SharedState) -> anyhow::Result<BTreeSe
     Ok(efforts.into_iter().collect())
 }
 
-/// Compares a complete board that was served while efforts changed with its earlier entries. Athletes with changed efforts may have
-/// any entry.
+/// Compares a complete board that was served while efforts changed with its earlier entries.
+/// Athletes with changed efforts may have any entry.
 ///
 /// # Errors
 /// Returns the first difference.

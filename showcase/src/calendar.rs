@@ -1,4 +1,5 @@
-//! Periods and intervals, computed from calendar dates: the recount's own implementation of the rules.
+//! Periods and intervals, computed from calendar dates: the recount's own implementation of the
+//! rules.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;

@@ -60,7 +60,8 @@ impl Client {
         }
     }
 
-    /// Sends a request, and retries it for [`RETRY_TIMEOUT`] after an incomplete answer or status 503.
+    /// Sends a request, and retries it for [`RETRY_TIMEOUT`] after an incomplete answer or status
+    /// 503.
     pub(crate) async fn get(&self, path: &str, parameters: &Parameters) -> anyhow::Result<Answer> {
         let start = Instant::now();
         let mut query = form_urlencoded::Serializer::new(String::new());

@@ -1,7 +1,7 @@
 //! Reads the lines of plays back from the log, and parses them one by one.
 //!
-//! Of records with the same owner, event id and time, the one with the lowest offset counts. Shares no code with the layers: lines
-//! are plain JSON, and a set finds duplicates.
+//! Of records with the same owner, event id and time, the one with the lowest offset counts. Shares
+//! no code with the layers: lines are plain JSON, and a set finds duplicates.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,10 +1,12 @@
 //! The demo: generates live traffic, and verifies the served answers by a recount.
 //!
-//! It passes lines to the intakes of an installation, and sends requests to its API. To verify answers, it reads the log back line
-//! by line (`ledger`) and rows by plain queries of the entity store (`boards`, `applications`), and counts with loops, maps and
-//! sorts. It compares these rows with the lines and requests that produced them (`rows`).
+//! It passes lines to the intakes of an installation, and sends requests to its API. To verify
+//! answers, it reads the log back line by line (`ledger`) and rows by plain queries of the entity
+//! store (`boards`, `applications`), and counts with loops, maps and sorts. It compares these rows
+//! with the lines and requests that produced them (`rows`).
 //!
-//! It shares no computing code with the layers and does not depend on them: the caller starts the roles and generates lines.
+//! It shares no computing code with the layers and does not depend on them: the caller starts the
+//! roles and generates lines.
 
 mod amounts;
 mod applications;
@@ -50,7 +52,8 @@ impl Demo {
     /// Writes names and the history. The API need not run yet.
     ///
     /// # Errors
-    /// Fails if the installation contains other data than that of a demo, and on errors of the stores.
+    /// Fails if the installation contains other data than that of a demo, and on errors of the
+    /// stores.
     pub async fn prepare(
         setup: DemoSetup,
         mut lines: Box<dyn LineGenerator>,
@@ -76,8 +79,8 @@ impl Demo {
         self.shared.catch_up(&Source::LOGGED).await
     }
 
-    /// Generates live traffic until `end` is cancelled. With a duration, verifies answers and returns afterwards. The roles must run
-    /// until this returns. An error cancels `end`.
+    /// Generates live traffic until `end` is cancelled. With a duration, verifies answers and
+    /// returns afterwards. The roles must run until this returns. An error cancels `end`.
     ///
     /// # Errors
     /// Fails on errors of the installation. The summary, not an error, reports differences.

@@ -52,7 +52,8 @@ impl PlaysQuery {
         }
     }
 
-    /// Creates a query of each kind for the owner of an event, for the week until the day before yesterday.
+    /// Creates a query of each kind for the owner of an event, for the week until the day before
+    /// yesterday.
     pub(crate) fn every_kind(event: &Event, now_s: i64) -> anyhow::Result<Vec<Self>> {
         let today = Timestamp::from_second(now_s)?
             .to_zoned(TimeZone::UTC)
@@ -79,7 +80,8 @@ impl PlaysQuery {
             .unwrap_or(i64::MAX)
             .saturating_sub(period.start_s.unwrap_or(0));
         let kind = match rng.random_range(0..10) {
-            // The previous period of a current one depends on the time of the request, which the recount does not know.
+            // The previous period of a current one depends on the time of the request, which the
+            // recount does not know.
             0..4 if period.previous_start_s.is_none() || period.end_s > Some(now_s - 60) => "total",
             0..4 => "change of a total",
             4..7 if period.previous_start_s.is_some() => "series",

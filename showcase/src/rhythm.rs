@@ -6,7 +6,8 @@ const HOURS: [f64; 24] = [
     30., 22., 16., 13., 12., 14., 20., 32., 46., 55., 60., 63., 66., 68., 70., 74., 80., 88., 96.,
     100., 98., 86., 66., 46.,
 ];
-/// The relative activity on each day of a week. Starts with Thursday, the weekday of the Unix epoch.
+/// The relative activity on each day of a week. Starts with Thursday, the weekday of the Unix
+/// epoch.
 const DAYS: [f64; 7] = [10., 12., 13., 12., 10., 10., 10.];
 /// The average of [`activity`] over a week.
 const AVERAGE: f64 = 1_321. / 24. * 11.;

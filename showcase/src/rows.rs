@@ -40,7 +40,8 @@ pub(crate) const TABLES: [(Source, usize, &str); 6] = [
         "id name owner athlete_capacity version",
     ),
 ];
-/// Placeholder for a value that the server assigns and does not return. Any stored value is correct.
+/// Placeholder for a value that the server assigns and does not return. Any stored value is
+/// correct.
 const UNKNOWN: &str = "?";
 
 /// The expected rows by source and key. All values are text.

@@ -25,7 +25,8 @@ impl Line {
     }
 }
 
-/// Generates lines. The first lines of an entity source are new rows; later ones mostly change them.
+/// Generates lines. The first lines of an entity source are new rows; later ones mostly change
+/// them.
 pub trait LineGenerator: Debug + Send {
     /// The next event, at about `at_ms` or somewhat earlier, with the amount `plays`.
     fn play(&mut self, at_ms: i64, plays: i64) -> Line;

@@ -1,4 +1,5 @@
-//! State that the traffic and the recount share: the installation, and the summary of the verification.
+//! State that the traffic and the recount share: the installation, and the summary of the
+//! verification.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,8 @@ use crate::compare::compare;
 use crate::rows::{ExpectedRows, Row};
 use crate::{DemoSetup, Line};
 
-/// The minimum of batch runs during the verification: one of each source with a log, and a second one of the first.
+/// The minimum of batch runs during the verification: one of each source with a log, and a second
+/// one of the first.
 pub(crate) const RUNS_MIN: u64 = Source::LOGGED.len() as u64 + 1;
 /// The number of kinds of queries, all of which must have been verified.
 const KINDS: usize = 12;
@@ -162,7 +164,8 @@ impl SharedState {
         Ok(())
     }
 
-    /// Adds 1 to the count of a line of plays that is appended to the log, or -1 if it was read back.
+    /// Adds 1 to the count of a line of plays that is appended to the log, or -1 if it was read
+    /// back.
     pub(crate) fn count_line(&self, line: &[u8], delta: i64) {
         let mut unread = lock(&self.unread);
         let count = unread.entry(line.to_vec()).or_default();
@@ -185,7 +188,8 @@ impl SharedState {
         Ok(answer)
     }
 
-    /// Sends a query about rows that do not change, and verifies status and body. The answer must reach the log ends that
+    /// Sends a query about rows that do not change, and verifies status and body. The answer must
+    /// reach the log ends that
     /// [`SharedState::catch_up`] recorded.
     pub(crate) async fn check(
         &self,
@@ -214,7 +218,8 @@ impl SharedState {
         Ok(())
     }
 
-    /// Counts a verified answer. `was_running` says whether a batch run was in progress before the request.
+    /// Counts a verified answer. `was_running` says whether a batch run was in progress before the
+    /// request.
     pub(crate) fn count_answer(&self, kind: &'static str, was_running: bool) {
         let mut summary = lock(&self.summary);
         *summary.answers.entry(kind).or_default() += 1;
@@ -222,8 +227,8 @@ impl SharedState {
         summary.answers_during_a_run += u64::from(is_during_a_run);
     }
 
-    /// Waits until the API counts all records that are in the logs of some sources. A demo with verification fails if there is no
-    /// progress.
+    /// Waits until the API counts all records that are in the logs of some sources. A demo with
+    /// verification fails if there is no progress.
     pub(crate) async fn catch_up(&self, sources: &[Source]) -> anyhow::Result<()> {
         let stores = &self.setup.stores;
         let all_time = vec![("owner_id", "1".to_owned()), ("period", "all".to_owned())];

@@ -16,9 +16,10 @@ use crate::{ATHLETES, FOLLOWS, Line, LineGenerator, MEMBERSHIPS, OWNERS, SEGMENT
 
 const TICK: Duration = Duration::from_millis(100);
 const HOUR_MS: i64 = 3_600_000;
-/// The length of the history: the present month and a whole previous one.
+/// The length of the history: the current month and a whole previous one.
 const HISTORY_HOURS: u32 = 62 * 24;
-/// The last hours of the history. They have more events, so that the charts of a day are as smooth as those of a month.
+/// The last hours of the history. They have more events, so that the charts of a day are as smooth
+/// as those of a month.
 const RECENT_HOURS: u32 = 48;
 /// The fraction of the events that is added to the recent hours.
 const RECENT_FRACTION: f64 = 0.15;
@@ -42,8 +43,9 @@ const FIRST_ROW: &str = "SELECT '1' FROM (SELECT id FROM athletes UNION ALL SELE
 const CONNECTED_ATHLETES: &str = "SELECT DISTINCT application_id, athlete_id FROM authorizations \
     WHERE revoked_at_us IS NULL";
 
-/// Returns the numbers of plays and rows per second. One in five is a row, up to 100 rows, the rate for which entity stores are designed.
-fn rates(shared: &SharedState) -> (f64, f64) {
+/// Splits the rate of the setup into plays and rows per second. A fifth are rows, but at most 100
+/// per second, the rate for which entity stores are designed.
+fn split_rate(shared: &SharedState) -> (f64, f64) {
     let rate = f64::from(shared.setup.rate);
     let rows = (rate / 5.0).min(100.0);
     (rate - rows, rows)
@@ -76,7 +78,8 @@ pub(crate) async fn write_history(
         (Source::Efforts, efforts.min(EFFORTS_MAX)),
     ] {
         let rows = (0..count).filter_map(|index| {
-            // The factor distributes rows over all hours. Every eighth row is from the previous year.
+            // The factor distributes rows over all hours. Every eighth row is from the previous
+            // year.
             let old_hours = i64::from(index % 8 == 0) * 365 * 24;
             let hours = index * 389 % i64::from(HISTORY_HOURS) + old_hours;
             let within_hour_ms = index * 7_919 % 3_600 * 1_000;
@@ -123,34 +126,35 @@ pub(crate) async fn write_history(
     write_plays_history(shared, lines).await
 }
 
-/// Writes about as many events as the setup requests. The amount of each event is such that the past is as busy as the live traffic.
+/// Writes about as many events as the setup requests. The amount of each event is such that the
+/// past is as busy as the live traffic.
 async fn write_plays_history(
     shared: &SharedState,
     lines: &mut dyn LineGenerator,
 ) -> anyhow::Result<()> {
     let (events, hours) = (f64::from(shared.setup.history), f64::from(HISTORY_HOURS));
     let mut at_ms = shared.setup.clock.now_ms() - 2_000 - i64::from(HISTORY_HOURS) * HOUR_MS;
-    let (mut due, mut events_due) = (0.0, Vec::new());
+    let (mut count_due, mut chunk) = (0.0, Vec::new());
     for hour in 0..HISTORY_HOURS {
         let growth = 1.0 - GROWTH * (1.0 - f64::from(hour) / hours);
-        let plays_per_hour = rates(shared).0 * 3_600.0 * relative_activity(at_ms) * growth;
+        let plays_per_hour = split_rate(shared).0 * 3_600.0 * relative_activity(at_ms) * growth;
         let is_recent = hour >= HISTORY_HOURS - RECENT_HOURS;
         let recent = f64::from(u8::from(is_recent)) * RECENT_FRACTION / f64::from(RECENT_HOURS);
         let events_per_hour = events * ((1.0 - RECENT_FRACTION) / hours + recent);
-        due += events_per_hour.min(plays_per_hour);
-        let count = i64::from(take_whole(&mut due));
+        count_due += events_per_hour.min(plays_per_hour);
+        let count = i64::from(take_whole(&mut count_due));
         let amount = take_whole(&mut (plays_per_hour / events_per_hour).max(1.0));
-        events_due.extend((0..count).map(|index| {
+        chunk.extend((0..count).map(|index| {
             let within_hour_ms = (2 * index + 1) * HOUR_MS / (2 * count);
             lines.play(at_ms + within_hour_ms, amount.into())
         }));
-        if events_due.len() >= LINES_PER_CALL {
-            let chunk = std::mem::take(&mut events_due);
-            shared.ingest(Source::Plays, &chunk).await?;
+        if chunk.len() >= LINES_PER_CALL {
+            let full_chunk = std::mem::take(&mut chunk);
+            shared.ingest(Source::Plays, &full_chunk).await?;
         }
         at_ms += HOUR_MS;
     }
-    shared.ingest(Source::Plays, &events_due).await
+    shared.ingest(Source::Plays, &chunk).await
 }
 
 /// Live traffic that can be stopped.
@@ -179,7 +183,8 @@ impl Traffic {
         ingest_live(shared, lines, &self.stop).await
     }
 
-    /// Stops the traffic, and returns when the last line is in the log, so that the caller may read the log's ends.
+    /// Stops the traffic, and returns when the last line is in the log, so that the caller may read
+    /// the log's ends.
     pub(crate) async fn stop(&self) {
         self.stop.cancel();
         self.ended.cancelled().await;
@@ -192,14 +197,15 @@ async fn ingest_live(
     lines: &mut dyn LineGenerator,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (plays, rows) = rates(shared);
+    let (plays, rows) = split_rate(shared);
     let mut rng = StdRng::seed_from_u64(shared.setup.seed);
     let (mut last_tick, mut plays_due, mut rows_due) = (Instant::now(), 0.0, 0.0);
     // Without verification, athletes change less often.
     let choices = shared.setup.seconds.map_or(100, |_| 25);
     while sleep(TICK, stop).await {
         let now_ms = shared.setup.clock.now_ms();
-        // After a pause, such as a laptop's sleep, events of at most one second are ingested at once.
+        // After a pause, such as a laptop's sleep, events of at most one second are ingested at
+        // once.
         let elapsed = last_tick.elapsed().as_secs_f64().min(1.0);
         last_tick = Instant::now();
         plays_due += elapsed * plays * relative_activity(now_ms);

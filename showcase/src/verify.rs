@@ -1,8 +1,8 @@
 //! Sends queries during live traffic and batch runs, and compares the answers with a recount.
 //!
-//! An answer about plays is compared with the events below its own log position. For boards and applications, row changes are paused
-//! until all of them are counted; then answers must be exact. On boards that are served while rows change, athletes with unchanged
-//! efforts are compared.
+//! An answer about plays is compared with the events below its own log position. For boards and
+//! applications, row changes are paused until all of them are counted; then answers must be exact.
+//! On boards that are served while rows change, athletes with unchanged efforts are compared.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,7 +59,8 @@ pub(crate) struct Verifier<'a> {
 }
 
 impl<'a> Verifier<'a> {
-    /// A verifier of an installation. `initial_spans` are the spans of the log of plays before the demo.
+    /// A verifier of an installation. `initial_spans` are the spans of the log of plays before the
+    /// demo.
     pub(crate) fn new(shared: &'a SharedState, initial_spans: &[Span]) -> Self {
         Self {
             shared,
@@ -70,7 +71,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Verifies answers for some time and until there were enough batch runs. Then stops the traffic, and verifies once more.
+    /// Verifies answers for some time and until there were enough batch runs. Then stops the
+    /// traffic, and verifies once more.
     pub(crate) async fn run(
         &mut self,
         seconds: u64,
@@ -136,7 +138,8 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// Sends a query of plays, and compares the answer with the events below its position, which must reach `ends`.
+    /// Sends a query of plays, and compares the answer with the events below its position, which
+    /// must reach `ends`.
     async fn verify(&mut self, query: &PlaysQuery, ends: &[i64]) -> anyhow::Result<()> {
         let (path, parameters) = (query.path(), query.parameters(&self.ledger.values));
         let answer = self.shared.fetch(query.kind, &path, &parameters).await?;
@@ -155,7 +158,8 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// Waits until every event is counted, then verifies totals of owners and tracks, and random queries.
+    /// Waits until every event is counted, then verifies totals of owners and tracks, and random
+    /// queries.
     async fn verify_all_plays(&mut self) -> anyhow::Result<()> {
         self.shared.catch_up(&[Source::Plays]).await?;
         let ends = self.ledger.read_all().await?;
@@ -176,8 +180,8 @@ impl<'a> Verifier<'a> {
         self.verify_plays(FINAL_QUERIES).await
     }
 
-    /// Verifies boards while rows change. Then pauses row changes, and verifies rows, boards, counts and applications: random ones, or
-    /// all of them if `is_last`.
+    /// Verifies boards while rows change. Then pauses row changes, and verifies rows, boards,
+    /// counts and applications: random ones, or all of them if `is_last`.
     async fn verify_rows(&mut self, is_last: bool) -> anyhow::Result<()> {
         let shared = self.shared;
         let mut answers = Vec::new();
@@ -224,7 +228,8 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// Verifies the counts of a random segment and a random application, or all if `is_last`; and the list of applications.
+    /// Verifies the counts of a random segment and a random application, or all if `is_last`; and
+    /// the list of applications.
     async fn verify_counts_and_applications(&mut self, is_last: bool) -> anyhow::Result<()> {
         let shared = self.shared;
         let chosen = self.rng.random_range(1..=SEGMENTS);

@@ -51,7 +51,7 @@ impl EntityOutbox {
     }
 
     async fn send_waiting(&self, stop: &CancellationToken) -> Result<()> {
-        let newest_id = self.read_waiting().await?.newest;
+        let newest_id = self.read_status().await?.newest;
         self.send(newest_id, stop).await
     }
 
@@ -78,7 +78,7 @@ impl EntityOutbox {
         previous: &mut Option<(Instant, i64)>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let status = self.read_waiting().await?;
+        let status = self.read_status().await?;
         if let Some((read_at, newest_id)) = *previous {
             if read_at.elapsed() < LEFTOVER_AGE_MIN {
                 return Ok(());
@@ -89,7 +89,7 @@ impl EntityOutbox {
         Ok(())
     }
 
-    async fn read_waiting(&self) -> Result<OutboxStatus> {
+    async fn read_status(&self) -> Result<OutboxStatus> {
         let status = self.entities.outbox_status(self.source).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("backstitch_speed_outbox_notifications", "source" => self.source.name())

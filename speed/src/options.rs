@@ -47,7 +47,7 @@ pub struct SpeedPorts {
     pub hook: Option<Arc<dyn WebhookSender>>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Random numbers that decide which counts are refreshed.
+    /// Random numbers that decide which events cause a recount.
     pub draws: Arc<dyn RandomNumbers>,
 }
 
@@ -96,8 +96,8 @@ options! {
         pub board_fill_rows: usize = 4_000,
         /// Interval between comparisons of some rows of a cached board, in milliseconds.
         pub board_check_interval_ms: u64 = 10_000,
-        /// Live entries of a key from which their count is stored. Values above 1,001 have the
-        /// effect of 1,001.
+        /// Live entries of a key at which the speed layer starts to maintain a live count. Values
+        /// above 1,001 have the effect of 1,001.
         pub sum_states: u64 = 1_000,
         /// Pause at the end of the log before the next read, in milliseconds. A source sends one
         /// request per interval, however many partitions are idle.

@@ -91,7 +91,7 @@ mod tests {
                 let misrouted = owners
                     .iter()
                     .find(|owner| is_misrouted(**owner, partition, partitions));
-                owned.push(*misrouted.expect("one"));
+                owned.push(*misrouted.expect("a misrouted owner"));
                 assert!(cache.has_misrouted(&owned, partitions));
             }
         }

@@ -1,12 +1,14 @@
 //! Recounts the athletes of applications beside the workers, for the classes with recounts.
 //!
 //! After the checkpoint advanced, a worker queues the applications of the changed groups, without
-//! waiting. The queue merges events by application, so many events give one recount.
+//! waiting. The queue merges events by application, so many events give one recount. For each event
+//! of a large application, a random number (a draw) decides whether it causes a recount
+//! ([`should_recount`]).
 //!
-//! No recount is lost. If the queue overflows, when a worker starts and at the start of the
-//! process, a sweep visits all applications of the classes as if each had an event. A worker may
-//! have ended with queued events. A count that exceeds its maximum age is refreshed without an
-//! event ([`jobs::counting::RecountPolicy::recount_interval_ms`]).
+//! No recount is lost. A sweep visits all applications of the classes as if each had an event: at
+//! the start of the process, at the start of a worker (since its predecessor may have ended with
+//! queued events), and after an overflow of the queue. A count that exceeds its maximum age is
+//! refreshed without an event ([`jobs::counting::RecountPolicy::recount_interval_ms`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,8 +39,8 @@ const MERGE_PAUSE_MS: u64 = 50;
 const FAILURES_MAX: usize = 2;
 /// Applications per step of a sweep.
 const APPLICATIONS_PER_SWEEP_STEP: usize = 1_000;
-/// Maximum events of one application that are decided one by one. With more, the result is
-/// practically certain.
+/// Maximum draws for the events of one application in one step. With more, a recount is practically
+/// certain.
 const DRAWS_MAX: u64 = 100_000;
 /// Sweeps for stale counts per recount interval.
 const SWEEPS_PER_INTERVAL: u64 = 4;
@@ -71,9 +73,9 @@ struct QueueState {
 struct PendingEvents {
     count: u64,
     /// The arrival of the first event.
-    since: Instant,
-    /// True if a required count failed. Then it is counted without another draw, by a separate
-    /// statement.
+    first_arrival: Instant,
+    /// True if a draw required a count and the count failed. The application is then counted
+    /// without another draw, by a separate statement.
     is_due: bool,
     /// Failures since the last count.
     failures: u32,
@@ -85,7 +87,7 @@ impl PendingEvents {
     fn new(count: u64) -> Self {
         Self {
             count,
-            since: Instant::now(),
+            first_arrival: Instant::now(),
             is_due: false,
             failures: 0,
             not_before: None,
@@ -99,7 +101,7 @@ impl PendingEvents {
         }
     }
 
-    /// Due after a pause, which doubles with each failure.
+    /// Makes the events due after a pause, which doubles with each failure.
     fn into_failed(self, pause_ms: u64) -> Self {
         let pauses = 1_u64.checked_shl(self.failures).unwrap_or(u64::MAX);
         let pause_ms = pause_ms.saturating_mul(pauses).min(FAILURE_PAUSE_MS_MAX);
@@ -144,7 +146,7 @@ impl RecountQueue {
             let is_full = state.order.len() >= QUEUED_APPLICATIONS_MAX;
             if let Some(events) = state.events.get_mut(&id) {
                 events.count = events.count.saturating_add(new_events.count);
-                events.since = events.since.min(new_events.since);
+                events.first_arrival = events.first_arrival.min(new_events.first_arrival);
                 events.is_due |= new_events.is_due;
                 events.failures = events.failures.max(new_events.failures);
                 events.not_before = events.not_before.max(new_events.not_before);
@@ -160,9 +162,9 @@ impl RecountQueue {
         }
     }
 
-    /// Takes the oldest applications, and a few whose count failed. With `with_pauses`, failed ones
+    /// Takes the oldest applications, and a few whose count failed. With `respects_pauses`, failed ones
     /// are skipped until their pause ends. The rest keep their order.
-    fn take_oldest(&self, with_pauses: bool) -> BTreeMap<i64, PendingEvents> {
+    fn take_oldest(&self, respects_pauses: bool) -> BTreeMap<i64, PendingEvents> {
         let now = Instant::now();
         let mut state = self.lock_state();
         let QueueState { order, events, .. } = &mut *state;
@@ -170,7 +172,7 @@ impl RecountQueue {
         order.retain(|id| {
             let queued = events.get(id);
             let is_due = queued.is_some_and(|events| events.is_due);
-            let is_paused = with_pauses && queued.is_some_and(|events| events.is_paused(now));
+            let is_paused = respects_pauses && queued.is_some_and(|events| events.is_paused(now));
             if is_paused
                 || pending.len() >= APPLICATIONS_PER_STEP
                 || (is_due && due >= FAILURES_MAX)
@@ -220,17 +222,17 @@ struct Sweep {
     events: u64,
 }
 
-/// The progress of background work.
+/// The progress of sweeps.
 #[derive(Debug, Default)]
-struct Progress {
+struct SweepProgress {
     sweep: Option<Sweep>,
     /// The end of the last sweep.
     sweep_end: Option<Instant>,
 }
 
-impl Progress {
+impl SweepProgress {
     /// The last application that the current sweep visited.
-    fn after(&self) -> Option<i64> {
+    fn last_visited(&self) -> Option<i64> {
         self.sweep.and_then(|sweep| sweep.after)
     }
 }
@@ -285,7 +287,7 @@ impl Recounter {
     /// Recounts queued and stale applications, until `stop`. Errors are logged and retried. Nothing
     /// waits for a recount; readers get the recorded count.
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
-        let mut progress = Progress::default();
+        let mut progress = SweepProgress::default();
         while !stop.is_cancelled() {
             match self.step(&mut progress, true).await {
                 Ok(true) => pause(MERGE_PAUSE_MS, &stop).await,
@@ -310,16 +312,16 @@ impl Recounter {
 
     /// Recounts all applications that need it now. If one fails, the others are counted first.
     pub(crate) async fn finish(&self, stop: &CancellationToken) -> Result<()> {
-        let mut progress = Progress::default();
+        let mut progress = SweepProgress::default();
         self.queue.mark_incomplete();
         let mut tries = 0;
         while !stop.is_cancelled() {
-            let last_visited = progress.after();
+            let last_visited = progress.last_visited();
             match self.step(&mut progress, false).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
-                    if progress.after() <= last_visited {
+                    if progress.last_visited() <= last_visited {
                         tries += 1;
                         if !error.is_transient() || tries >= TRIES_MAX {
                             return Err(error);
@@ -332,7 +334,7 @@ impl Recounter {
         Ok(())
     }
 
-    fn time_until_sweep(&self, progress: &Progress) -> Duration {
+    fn time_until_sweep(&self, progress: &SweepProgress) -> Duration {
         let elapsed = progress.sweep_end.map(|sweep_end| sweep_end.elapsed());
         self.sweep_interval
             .saturating_sub(elapsed.unwrap_or_default())
@@ -341,8 +343,8 @@ impl Recounter {
     /// Handles some queued applications and a part of the sweep. Returns whether there was work. A
     /// failed application is queued again, with a pause if required. Its error is returned after
     /// the other applications were handled.
-    async fn step(&self, progress: &mut Progress, with_pauses: bool) -> Result<bool> {
-        let pending = self.queue.take_oldest(with_pauses);
+    async fn step(&self, progress: &mut SweepProgress, respects_pauses: bool) -> Result<bool> {
+        let pending = self.queue.take_oldest(respects_pauses);
         let event_error = match self.handle_events(&pending).await {
             Ok(event_error) => event_error,
             Err(error) => {
@@ -389,7 +391,7 @@ impl Recounter {
         metrics::counter!("backstitch_speed_recount_noops_total").increment(noops as u64);
         for (id, events) in pending {
             if !result.failed.contains(id) {
-                let duration = events.since.elapsed();
+                let duration = events.first_arrival.elapsed();
                 metrics::histogram!("backstitch_speed_recount_handler_seconds").record(duration);
             }
         }
@@ -493,7 +495,7 @@ impl Recounter {
             counting.find_policy(application.application_id, application.athlete_capacity)
         };
         let recounting = known.iter().filter_map(|app| Some((app, policy(app)?)));
-        let (mut noops, mut chosen, mut due) = (0, Vec::new(), Vec::new());
+        let (mut noops, mut selected, mut due) = (0, Vec::new(), Vec::new());
         for (application, policy) in recounting {
             let counted = application.recorded.map(|recounted| recounted.connected);
             let is_drawn = |_| should_recount(true, counted, &policy, self.draws.next_u64());
@@ -502,13 +504,13 @@ impl Recounter {
             if events.is_due {
                 due.push(vec![application.application_id]);
             } else if is_stale(application, policy, now_ms) || (0..draws).any(is_drawn) {
-                chosen.push(application);
+                selected.push(application);
             } else {
                 noops += 1;
             }
         }
         // Previously failed applications come last.
-        let mut statements = split_statements(&chosen);
+        let mut statements = split_statements(&selected);
         statements.extend(due);
         (noops, statements)
     }
@@ -537,10 +539,10 @@ fn is_stale(application: &CountedApplication, policy: RecountPolicy, now_ms: i64
 }
 
 /// Groups applications into statements by their known sizes.
-fn split_statements(chosen: &[&CountedApplication]) -> Vec<Vec<i64>> {
+fn split_statements(selected: &[&CountedApplication]) -> Vec<Vec<i64>> {
     let mut statements: Vec<Vec<i64>> = Vec::new();
     let mut athletes = 0_u64;
-    for application in chosen {
+    for application in selected {
         let capacity = u64::try_from(application.athlete_capacity).unwrap_or_default();
         let size = application
             .recorded

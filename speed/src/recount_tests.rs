@@ -148,7 +148,7 @@ fn recounter(store: &Arc<Store>, counting: CountingClasses) -> (Recounter, Arc<F
 }
 
 /// Steps until there is no work.
-async fn settle(recounter: &Recounter, progress: &mut Progress) {
+async fn settle(recounter: &Recounter, progress: &mut SweepProgress) {
     while recounter.step(progress, false).await.unwrap() {}
 }
 
@@ -157,7 +157,7 @@ async fn events_of_an_application_are_merged() {
     let store = Arc::new(Store::default());
     (1..=3).for_each(|id| store.set(id, 5));
     let (recounter, _) = recounter(&store, counting(100));
-    let mut progress = Progress::default();
+    let mut progress = SweepProgress::default();
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded(), BTreeMap::new());
     store.set(2, 6);
@@ -175,7 +175,7 @@ async fn possibly_lost_events_cause_a_sweep() {
     (1..=all).for_each(|id| store.set(id, 1));
     let (recounter, clock) = recounter(&store, counting(100));
     recounter.queue().mark_incomplete();
-    let mut progress = Progress::default();
+    let mut progress = SweepProgress::default();
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded().len(), QUEUED_APPLICATIONS_MAX + 7);
     // More applications than the queue holds.
@@ -198,7 +198,7 @@ async fn metrics_count_recounts() {
     store.set(1, 5);
     store.set(2, u64::MAX);
     let (recounter, _) = recounter(&store, counting(100));
-    let mut progress = Progress::default();
+    let mut progress = SweepProgress::default();
     recounter.queue().add_events([1, 2]);
     settle(&recounter, &mut progress).await;
     // A small count, an unknown application, and a disabled one.
@@ -226,7 +226,7 @@ async fn failed_recounts_are_queued_again() {
     let store = Arc::new(Store::default());
     store.set(1, 5);
     let (recounter, _) = recounter(&store, counting(100));
-    let mut progress = Progress::default();
+    let mut progress = SweepProgress::default();
     settle(&recounter, &mut progress).await;
     store.is_unavailable.store(true, Ordering::Relaxed);
     recounter.queue().add_events([1]);
@@ -254,7 +254,7 @@ async fn failed_recounts_pause_alone() {
     *store.broken.lock().unwrap() = Some(2);
     let (mut recounter, _) = recounter(&store, counting(100));
     recounter.retry_pause_ms = 100_000;
-    let mut progress = Progress::default();
+    let mut progress = SweepProgress::default();
     recounter.queue().mark_incomplete();
     // All by one statement, then each by its own.
     recounter.step(&mut progress, true).await.unwrap_err();
@@ -302,7 +302,7 @@ async fn a_sweep_reads_only_listed_applications() {
     };
     let (recounter, _) = recounter(&store, CountingClasses::parse(&[listed]).unwrap());
     recounter.queue().mark_incomplete();
-    settle(&recounter, &mut Progress::default()).await;
+    settle(&recounter, &mut SweepProgress::default()).await;
     let ids: Vec<i64> = store.recorded().into_keys().collect();
     assert_eq!(ids, (step..=2 * step + 5).collect::<Vec<_>>());
     assert_eq!(*store.pages.lock().unwrap(), 0);
@@ -314,7 +314,7 @@ async fn large_counts_are_recounted_from_time_to_time() {
     let store = Arc::new(Store::default());
     store.set(1, 1_000);
     let (recounter, clock) = recounter(&store, counting(100));
-    let mut progress = Progress::default();
+    let mut progress = SweepProgress::default();
     for _ in 0..4_000 {
         recounter.queue().add_events([1]);
         settle(&recounter, &mut progress).await;
@@ -346,7 +346,7 @@ async fn an_unrecorded_count_is_repeated() {
     let (first, _) = recounter(&store, counting(100));
     store.forgets_to_record.store(true, Ordering::Relaxed);
     first.queue().add_events([1]);
-    settle(&first, &mut Progress::default()).await;
+    settle(&first, &mut SweepProgress::default()).await;
     assert_eq!(store.recorded(), BTreeMap::new());
     store.forgets_to_record.store(false, Ordering::Relaxed);
     let (second, _) = recounter(&store, counting(100));

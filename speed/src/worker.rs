@@ -341,7 +341,7 @@ impl Worker {
         self.count_refusal();
         if let Some(outbox) = &self.outbox {
             // Another worker may have added outbox entries and stopped.
-            outbox.checkpoint_advanced(0);
+            outbox.record_advance(0);
         }
         self.processor.reset();
     }
@@ -407,7 +407,7 @@ impl Worker {
         self.apply_changes(checkpoint, next, &mut batch.changes)
             .await?;
         if let Some(outbox) = &self.outbox {
-            outbox.checkpoint_advanced(batch.changes.outbox.len());
+            outbox.record_advance(batch.changes.outbox.len());
         }
         let rejected = batch.rejected.len() as u64;
         self.count(

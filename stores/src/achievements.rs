@@ -11,7 +11,7 @@ use schemas::seam::Offset;
 use crate::Result;
 use crate::live::PartitionId;
 
-/// Selects achievements.
+/// The athlete or activity whose achievements are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AchievementOwner {
     /// The achievements of an athlete.
@@ -21,7 +21,7 @@ pub enum AchievementOwner {
 }
 
 impl AchievementOwner {
-    /// Returns whether it selects an achievement.
+    /// Returns whether a message is an achievement of this owner.
     #[must_use]
     pub fn contains(&self, message: &OutboxMessage) -> bool {
         let Some(achievement) = message.achievement else {

@@ -29,8 +29,9 @@ const NEWEST_SKIPPED: usize = 2;
 const OUTPUTS_MAX: usize = 8;
 /// Maximum files that one run reads.
 const INPUTS_MAX: usize = 1_024;
-/// The newest days of the inputs are within this many days, so that the output expires nearly as
-/// soon as each input. This exceeds [`INPUTS_MIN`], since some installations run once a day.
+/// Maximum span of the newest days of a group's files, in days. The output expires by its newest
+/// day, which is at most this much later than the newest day of an input. The span exceeds
+/// [`INPUTS_MIN`], since some installations write one file a day.
 const DAYS_MAX: i64 = 14;
 
 /// Limits and resources of a compaction.
@@ -159,9 +160,10 @@ async fn find_candidates(
     let mut newest_day = None;
     let files = files.iter().map(|file| {
         let object = file.path.as_ref().map(|path| objects.get(path));
-        // Late events do not make a file older, and a wrong clock does not make it newer.
-        let newest = file.days.keys().next_back();
-        newest_day = newest_day.max(newest.map(|day| (*day).min(today)));
+        // The day never decreases, since a file of late events is not older than the files before
+        // it. It is at most today, since events may have wrong times.
+        let file_newest_day = file.days.keys().next_back();
+        newest_day = newest_day.max(file_newest_day.map(|day| (*day).min(today)));
         CompactionCandidate {
             rows: file.rows(),
             bytes: object.flatten().map_or(0, |object| object.size_bytes),
@@ -236,7 +238,7 @@ fn plan_groups(files: &[CompactionCandidate], size: CompactedSize) -> Vec<Range<
             let group_files = files.get(group.clone()).unwrap_or_default();
             group_files.iter().map(|file| file.rows).sum::<u64>()
         };
-        // A file that is larger than all following ones is not worth rewriting.
+        // It is not worth rewriting a file with more events than all following files together.
         while group.start < group.end && rows(&(group.start..group.start + 1)) > rows(group) / 2 {
             group.start += 1;
         }
@@ -263,7 +265,7 @@ mod tests {
         }
     }
 
-    fn chosen(files: &[CompactionCandidate], size: CompactedSize) -> Vec<(usize, usize)> {
+    fn plan_pairs(files: &[CompactionCandidate], size: CompactedSize) -> Vec<(usize, usize)> {
         let groups = plan_groups(files, size).into_iter();
         groups.map(|group| (group.start, group.end)).collect()
     }
@@ -271,26 +273,29 @@ mod tests {
     #[test]
     fn merges_small_neighbors() {
         let small = |count: usize| vec![file(1); count];
-        let of_20 = CompactedSize {
+        let size_20 = CompactedSize {
             rows_max: 20,
             ..SIZE
         };
-        assert_eq!(chosen(&small(9), SIZE), []);
-        assert_eq!(chosen(&small(10), SIZE), [(0, 8)]);
-        assert_eq!(chosen(&small(50), of_20), [(0, 20), (20, 40), (40, 48)]);
-        assert_eq!(chosen(&[], of_20), []);
-        let of_20_bytes = CompactedSize {
+        assert_eq!(plan_pairs(&small(9), SIZE), []);
+        assert_eq!(plan_pairs(&small(10), SIZE), [(0, 8)]);
+        assert_eq!(
+            plan_pairs(&small(50), size_20),
+            [(0, 20), (20, 40), (40, 48)]
+        );
+        assert_eq!(plan_pairs(&[], size_20), []);
+        let size_20_bytes = CompactedSize {
             bytes_max: 20,
             ..SIZE
         };
-        assert_eq!(chosen(&small(42), of_20_bytes), [(0, 20), (20, 40)]);
+        assert_eq!(plan_pairs(&small(42), size_20_bytes), [(0, 20), (20, 40)]);
         // A large file or an ineligible one ends a group, and is not part of any.
         let mut files = small(30);
         files[12].rows = 80;
-        assert_eq!(chosen(&files, SIZE), [(0, 12), (13, 28)]);
+        assert_eq!(plan_pairs(&files, SIZE), [(0, 12), (13, 28)]);
         files[12] = file(1);
         files[12].is_eligible = false;
-        assert_eq!(chosen(&files, SIZE), [(0, 12), (13, 28)]);
+        assert_eq!(plan_pairs(&files, SIZE), [(0, 12), (13, 28)]);
     }
 
     #[test]
@@ -298,7 +303,7 @@ mod tests {
         let grown = |since: usize| {
             let mut files = vec![file(20)];
             files.extend(vec![file(1); since]);
-            chosen(&files, SIZE)
+            plan_pairs(&files, SIZE)
         };
         assert_eq!(grown(15), [(1, 14)]);
         assert_eq!(grown(9), []);
@@ -309,17 +314,17 @@ mod tests {
     fn does_not_merge_files_of_distant_days() {
         let mut files = Vec::new();
         for day in 0..20 {
-            let of_day = CompactionCandidate {
+            let candidate = CompactionCandidate {
                 newest_day: Some(day),
                 ..file(1)
             };
-            files.extend([of_day; 2]);
+            files.extend([candidate; 2]);
         }
-        assert_eq!(chosen(&files, SIZE), [(0, 28), (28, 38)]);
+        assert_eq!(plan_pairs(&files, SIZE), [(0, 28), (28, 38)]);
         // A file entry without events has no day.
         for file in &mut files {
             file.newest_day = None;
         }
-        assert_eq!(chosen(&files, SIZE), [(0, 38)]);
+        assert_eq!(plan_pairs(&files, SIZE), [(0, 38)]);
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::file_entry::{ExpiredFile, FileEntry};
 
-/// The days with expired events, and their files of identities.
+/// The days with expired events, and their files of identities: 16 bytes for each event, to detect
+/// repeated events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ExpiredDays {
     /// By day, the files of identities and their row groups.
@@ -41,8 +42,8 @@ impl ExpiredDays {
     }
 
     /// Returns the first and the last day that satisfy a condition.
-    pub(crate) fn bounds_where(&self, is_among: impl Fn(i64) -> bool) -> Option<(i64, i64)> {
-        let mut days = self.days.keys().copied().filter(|day| is_among(*day));
+    pub(crate) fn bounds_where(&self, condition: impl Fn(i64) -> bool) -> Option<(i64, i64)> {
+        let mut days = self.days.keys().copied().filter(|day| condition(*day));
         let first = days.next()?;
         Some((first, days.next_back().unwrap_or(first)))
     }
@@ -53,13 +54,13 @@ impl ExpiredDays {
         entries.any(|entry| entry.overlaps(since, cuts))
     }
 
-    /// Returns the number of identities of some days.
+    /// Returns the number of identities of these days.
     pub(crate) fn count_identities(&self, days: &[i64]) -> u64 {
         let rows = days.iter().filter_map(|day| self.rows.get(day));
         rows.fold(0, |sum, rows| sum.saturating_add(*rows))
     }
 
-    /// Returns the files of identities of some days, with their row groups.
+    /// Returns the files of identities of these days, with their row groups.
     pub(crate) fn identity_files(&self, days: &[i64]) -> Vec<(String, Vec<usize>)> {
         let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (path, groups) in days.iter().filter_map(|day| self.days.get(day)).flatten() {

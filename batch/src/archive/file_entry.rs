@@ -107,8 +107,8 @@ impl FileEntry {
     }
 }
 
-/// Counts all events by UTC day. Includes the days with events between two cuts, and
-/// `additional_days`. Without `since`, all days are included.
+/// Counts the events of selected UTC days in all files. Selects the days of the files that overlap
+/// `[since, cuts)`, and `additional_days`; without `since`, all days.
 pub(crate) fn count_day_events(
     files: &[FileEntry],
     since: Option<&[Cut]>,

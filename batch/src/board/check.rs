@@ -15,11 +15,11 @@ use crate::Result;
 use crate::pages::stream_pages;
 use crate::snapshot::Snapshot;
 
-/// Keys whose heads are read at once.
-const READ_KEYS: usize = 1_000;
+/// Keys whose heads are read by one call.
+const KEYS_PER_READ: usize = 1_000;
 
-/// Returns the findings; empty if the result is plausible. Also sets in each manifest how many rows
-/// its view has after publishing.
+/// Returns the faults of a result; empty if it is plausible. Also sets in each manifest the number
+/// of rows that its view has after publishing.
 pub(crate) async fn check(
     views: &dyn ViewsWrite,
     plan: &Plan,
@@ -35,8 +35,9 @@ pub(crate) async fn check(
             continue;
         };
         let (rows, visible) = (manifest.rows(), snapshot.visible_rows);
-        let (previous, others) = count_previous_rows(views, view, manifest.keys.as_ref()).await?;
-        manifest.view_rows = Some(others + rows);
+        let keys = manifest.keys.as_ref();
+        let (previous, other_keys) = count_previous_rows(views, view, keys).await?;
+        manifest.view_rows = Some(other_keys + rows);
         if previous >= rows_min && rows < previous / 2 {
             faults.push(format!(
                 "job {name} has {rows} rows, fewer than half of the {previous} before"
@@ -66,7 +67,7 @@ async fn count_previous_rows(
     let keys = keys.iter().map(|key| encode_key(&view.job, *key));
     let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
     let mut rows = 0;
-    for keys in keys.chunks(READ_KEYS) {
+    for keys in keys.chunks(KEYS_PER_READ) {
         rows += count_key_rows(views, &view.job, keys).await?;
     }
     Ok((rows, total.saturating_sub(rows)))
@@ -75,7 +76,7 @@ async fn count_previous_rows(
 async fn count_all_rows(views: &dyn ViewsWrite, job: &Job<Board>) -> Result<u64> {
     let mut rows = 0;
     let mut pages = pin!(stream_pages(
-        |after| views.keys(job.view(), after, READ_KEYS),
+        |after| views.keys(job.view(), after, KEYS_PER_READ),
         Vec::clone
     ));
     while let Some(keys) = pages.try_next().await? {

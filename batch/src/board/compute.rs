@@ -54,9 +54,9 @@ const COLUMN_ORDER: SortOptions = SortOptions {
     nulls_first: true,
 };
 
-/// The input that all tasks share.
+/// The computation of boards: the input that all tasks of a run share.
 #[derive(Debug)]
-pub(crate) struct Compute {
+pub(crate) struct BoardComputation {
     pub(crate) engine: Engine,
     pub(crate) archive: Archive,
     /// The prefix of the paths of result files.
@@ -69,7 +69,7 @@ pub(crate) struct Compute {
 /// The result files of each job.
 pub(crate) type JobFiles = Vec<Vec<ResultFile>>;
 
-impl Compute {
+impl BoardComputation {
     /// Runs every job over one file of the snapshot. The future is boxed, because proving the
     /// engine's types `Send` takes the compiler seconds for each trait method that awaits them.
     pub(crate) fn compute<'a>(&'a self, file: &'a SnapshotFile) -> BoxFuture<'a, Result<JobFiles>> {
@@ -233,7 +233,7 @@ fn to_sort_expr(column: &str) -> SortExpr {
 
 /// Writes the rows of one job for one file of the snapshot.
 struct RowWriter<'a> {
-    compute: &'a Compute,
+    compute: &'a BoardComputation,
     job: &'a Job<Board>,
     file: Option<(ArrowWriter<Vec<u8>>, u64)>,
     /// The key of the last row.
@@ -242,7 +242,7 @@ struct RowWriter<'a> {
 }
 
 impl<'a> RowWriter<'a> {
-    const fn new(compute: &'a Compute, job: &'a Job<Board>) -> Self {
+    const fn new(compute: &'a BoardComputation, job: &'a Job<Board>) -> Self {
         Self {
             compute,
             job,

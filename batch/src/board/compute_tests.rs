@@ -15,7 +15,7 @@ type Effort = (i64, i64, i64, Option<i64>);
 
 struct World {
     runtime: Runtime,
-    compute: Compute,
+    compute: BoardComputation,
     _folder: TempDir,
 }
 
@@ -33,7 +33,7 @@ impl World {
                 .enable_all()
                 .build()
                 .unwrap(),
-            compute: Compute {
+            compute: BoardComputation {
                 engine: engine.unwrap(),
                 archive: Archive::local(folder.path()).unwrap(),
                 files: "results".to_owned(),

@@ -1,4 +1,4 @@
-//! The stored form of the stage input of board tasks.
+//! The stored form of the input that all board tasks of a run share.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use jobs::{Catalog, Engine};
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
-use super::compute::Compute;
+use super::compute::BoardComputation;
 use crate::Result;
 use crate::error::definition_mismatch;
 
-/// A [`Compute`] without the engine and the archive.
+/// A [`BoardComputation`] without the engine and the archive.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct BoardInputFile {
     /// The jobs with the names of their views, which include the version of the definition.
@@ -21,7 +21,7 @@ pub(crate) struct BoardInputFile {
 
 impl BoardInputFile {
     /// Creates the stored form.
-    pub(crate) fn new(compute: &Compute) -> Self {
+    pub(crate) fn new(compute: &BoardComputation) -> Self {
         let jobs = compute.jobs.iter();
         Self {
             jobs: jobs
@@ -41,13 +41,13 @@ impl BoardInputFile {
         catalog: &Catalog,
         engine: Engine,
         archive: Archive,
-    ) -> Result<Compute> {
+    ) -> Result<BoardComputation> {
         let jobs = self.jobs.iter().map(|(name, definition)| {
             let mut boards = catalog.boards().iter();
             let job = boards.find(|job| job.name() == name && job.view() == definition);
             job.map(Arc::clone).ok_or_else(|| definition_mismatch(name))
         });
-        Ok(Compute {
+        Ok(BoardComputation {
             engine,
             archive,
             jobs: jobs.collect::<Result<_>>()?,

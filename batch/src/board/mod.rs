@@ -17,7 +17,7 @@ mod tasks;
 mod versions;
 mod view;
 
-pub(crate) use compute::{Compute, JobFiles};
+pub(crate) use compute::{BoardComputation, JobFiles};
 pub(crate) use input_file::BoardInputFile;
 pub(crate) use manifest::BoardManifest;
 pub(crate) use pending::{add_uncounted_groups, find_unsent_groups};

@@ -7,7 +7,7 @@ use jobs::Layers;
 use jobs::tables::TableGeneration;
 
 use super::check::check;
-use super::compute::Compute;
+use super::compute::BoardComputation;
 use super::daily_counts::CountWriter;
 use super::drift::{Comparison, Stretch};
 use super::manifest::BoardManifest;
@@ -135,7 +135,7 @@ async fn take_snapshot<'a>(context: &RunContext<'a>, plan: &Plan) -> Result<RunS
 /// Computes the views.
 async fn compute(context: &RunContext<'_>, plan: &Plan, snapshot: &Snapshot) -> Result<Manifests> {
     let (batch, epoch) = (context.batch, plan.run.epoch);
-    let compute = Arc::new(Compute {
+    let compute = Arc::new(BoardComputation {
         engine: batch.engine.clone(),
         archive: batch.ports.archive.clone(),
         files: format!("{}/{epoch:010}", context.results.data_folder()),

@@ -1,7 +1,9 @@
-//! Waits for the speed layer before a run publishes boards. Changes that wait in an outbox are lost
-//! with live state once a run covers them, since no process derives them again. And a run publishes
-//! the present entries of pending members ([`super::pending`]). So a run waits until the speed
-//! layer has processed the log, and has published the changes below the cuts.
+//! Waits for the speed layer before a run publishes boards.
+//!
+//! Once a run covers a change, no process derives it again. If live state is then lost, the changes
+//! in its outbox are lost, too. And of a pending member, a run can only publish the present entries
+//! ([`super::pending`]). So a run waits until the speed layer has processed the log and has
+//! published the changes below the cuts.
 
 use std::time::Duration;
 
@@ -71,7 +73,8 @@ pub(crate) struct SpeedProgress {
     pub(crate) ends: Vec<Offset>,
 }
 
-/// Returns the offset of the run's cut in each partition. A partition that was added later has cut 0.
+/// Returns the offset of the run's cut in each partition. A partition that was added later has the
+/// cut 0.
 fn iter_cut_offsets(cuts: &[Cut]) -> impl Iterator<Item = Offset> {
     let ends = cuts.iter().map(|cut| cut.next_offset);
     ends.chain(std::iter::repeat(0))
@@ -93,7 +96,7 @@ pub(crate) async fn wait_for_speed(
     let partitions = u32::try_from(ends.len()).unwrap_or(u32::MAX);
     let wait_max = Duration::from_millis(batch.options.speed_wait_ms);
     let mut last_progress: Vec<PartitionProgress> = Vec::new();
-    let mut since = Instant::now();
+    let mut progress_time = Instant::now();
     while !stop.is_cancelled() {
         let outboxes = batch.ports.live.outboxes(source, 0..partitions, 1).await?;
         let counted = outboxes
@@ -107,12 +110,12 @@ pub(crate) async fn wait_for_speed(
                 outbox.map_or_else(PartitionProgress::default, PartitionProgress::from_outbox)
             })
             .collect();
-        let mut positions = progress.iter().zip(&ends);
-        let is_counted = positions.all(|(progress, end)| progress.counted >= *end);
+        let mut partition_ends = progress.iter().zip(&ends);
+        let is_counted = partition_ends.all(|(progress, end)| progress.counted >= *end);
         let unpublished = list_unpublished(&progress, cuts);
         if is_counted && unpublished.is_empty() {
             let warnings = Vec::new();
-            return read_ends(batch, source, warnings, counted).await;
+            return finish_wait(batch, source, warnings, counted).await;
         }
         // Later records are not waited for, since they may arrive endlessly.
         let awaited = progress.iter().zip(&ends).zip(iter_cut_offsets(cuts));
@@ -120,20 +123,20 @@ pub(crate) async fn wait_for_speed(
             .map(|((progress, end), cut)| progress.limited_to(*end, cut))
             .collect();
         if progress != last_progress {
-            (last_progress, since) = (progress, Instant::now());
+            (last_progress, progress_time) = (progress, Instant::now());
         }
-        if since.elapsed() >= wait_max {
+        if progress_time.elapsed() >= wait_max {
             let warnings = warn_of_unpublished(source, &unpublished);
-            return read_ends(batch, source, warnings, counted).await;
+            return finish_wait(batch, source, warnings, counted).await;
         }
         sleep(POLL_INTERVAL).await;
     }
     Ok(SpeedProgress::default())
 }
 
-/// Reads the log ends after the progress. A worker forwards misrouted notifications before it
-/// counts them, so they are below these ends.
-async fn read_ends(
+/// Builds the result of a wait. Reads the log ends after the progress: a worker forwards misrouted
+/// notifications before it counts them, so they are below these ends.
+async fn finish_wait(
     batch: &Batch,
     source: Source,
     warnings: Vec<String>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::compute::{Compute, JobFiles};
+use super::compute::{BoardComputation, JobFiles};
 use super::manifest::ResultFile;
 use crate::error::stage_mismatch;
 use crate::executor::Executor;
@@ -14,7 +14,7 @@ use crate::{Progress, Result};
 
 /// Computes every job over the snapshot. Returns, for each job and snapshot file, the result files.
 pub(crate) async fn compute(
-    compute: &Arc<Compute>,
+    compute: &Arc<BoardComputation>,
     executor: &Executor,
     snapshot: &Snapshot,
     progress: &dyn Progress,

@@ -1,9 +1,9 @@
 //! Retention: reports the stored data of each kind, deletes data that its policy no longer keeps,
 //! and explains why other old data remains.
 //!
-//! Data that a current, unfinished or future run needs is never deleted. Data of a source is
-//! deleted under its run lease, after the needs were read. Most kinds have a fixed limit; the
-//! others are kept forever unless a setting limits their days.
+//! Data that a current, unfinished or future run needs is never deleted. To delete data of a
+//! source, this module acquires its run lease and then reads which data runs need. Most kinds have
+//! a fixed limit; the others are kept forever unless a setting limits their days.
 
 mod events;
 mod files;

@@ -136,7 +136,7 @@ impl Job<Board> {
 
     /// Returns the boards with achievements. Personal records are published for the first one only.
     #[must_use]
-    pub fn achievements(&self) -> &[AchievementBoard] {
+    pub fn achievement_boards(&self) -> &[AchievementBoard] {
         &self.kind.achievements
     }
 
@@ -164,8 +164,8 @@ impl Job<Board> {
         self.kind.counting = counting;
     }
 
-    /// Checks a definition together with its query, which determines the column types.
-    pub(crate) fn check(
+    /// Parses and checks a definition together with its query, which determines the column types.
+    pub(crate) fn parse(
         name: &str,
         file: &File<'_>,
         query: &QueryText<'_>,
@@ -194,7 +194,7 @@ impl Job<Board> {
         let filters = columns.take_payload_columns(&spec.filters)?;
         let weight = columns.take_integer_columns(spec.weight.as_slice())?;
         let achievements = parse_achievement_boards(file, &spec, &boards, layers)?;
-        let records_daily_counts = parse_history(file, &spec, layers)?;
+        let records_daily_counts = parse_daily_counts(file, &spec, layers)?;
         let counting = parse_counting(file, &spec, source, layers)?;
         let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
         let fields: Vec<Field> = [&key, &boards, &member, &score, &payload, &weight]
@@ -342,7 +342,7 @@ fn parse_achievement_boards(
 }
 
 /// Parses whether daily counts are recorded.
-fn parse_history(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<bool> {
+fn parse_daily_counts(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<bool> {
     let Some(history) = &spec.history else {
         return Ok(false);
     };

@@ -12,7 +12,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{NodeId, TreeDamage};
 use schemas::leb128::{self, Leb128Error};
 
-/// The maximum bytes of a body, and of its keys in full.
+/// The maximum bytes of a body, and of its keys with their shared prefixes.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
 /// The maximum bytes of an entry in a body, without its key and its value or id.
 pub(super) const ENTRY_BYTES: usize = 25;
@@ -36,12 +36,12 @@ fn compress_body(body: &[u8]) -> io::Result<Vec<u8>> {
     })
 }
 
-fn decompress_body(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
+fn decompress_body(compressed: &[u8], length: usize) -> io::Result<Vec<u8>> {
     DECOMPRESSOR.with_borrow_mut(|context| match context {
-        Some(decompressor) => decompressor.decompress(packed, length),
+        Some(decompressor) => decompressor.decompress(compressed, length),
         None => context
             .insert(Decompressor::new()?)
-            .decompress(packed, length),
+            .decompress(compressed, length),
     })
 }
 
@@ -49,12 +49,12 @@ fn decompress_body(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
 pub(super) fn encode(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
     let mut bytes = vec![LAYOUT, level];
     match compress.then(|| compress_body(body)) {
-        Some(Ok(packed))
-            if packed.len() < body.len() / COMPRESSED_RATIO_MAX.1 * COMPRESSED_RATIO_MAX.0 =>
+        Some(Ok(compressed))
+            if compressed.len() < body.len() / COMPRESSED_RATIO_MAX.1 * COMPRESSED_RATIO_MAX.0 =>
         {
             bytes.push(ZSTD);
             leb128::write(&mut bytes, body.len() as u64);
-            bytes.extend_from_slice(&packed);
+            bytes.extend_from_slice(&compressed);
         }
         _ => {
             bytes.push(PLAIN);

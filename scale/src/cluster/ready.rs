@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::error_chain;
 use crate::{Address, Error, Result};
 
-const POLL_INTERVAL: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -28,9 +28,9 @@ pub(super) struct Readiness {
 #[derive(Debug, Default)]
 struct ExecutorStatus {
     /// The time of the last check.
-    checked: Option<Instant>,
+    checked_at: Option<Instant>,
     /// The time since which there has been no executor.
-    none_since: Option<Instant>,
+    without_executor_since: Option<Instant>,
 }
 
 impl Readiness {
@@ -42,7 +42,7 @@ impl Readiness {
         Ok(Self {
             http: http
                 .build()
-                .map_err(|error| unreachable(&address, &error))?,
+                .map_err(|error| unreachable_error(&address, &error))?,
             address,
             wait_max,
             status: Mutex::default(),
@@ -54,7 +54,7 @@ impl Readiness {
         let since = Instant::now();
         while !self.is_ready().await? {
             if since.elapsed() > self.wait_max {
-                return Err(self.no_executor());
+                return Err(self.no_executor_error());
             }
             tokio::select! {
                 () = sleep(RETRY_PAUSE) => {}
@@ -70,23 +70,25 @@ impl Readiness {
         {
             let mut status = self.lock_status();
             if status
-                .checked
-                .is_some_and(|time| time.elapsed() < POLL_INTERVAL)
+                .checked_at
+                .is_some_and(|time| time.elapsed() < CHECK_INTERVAL)
             {
                 return Ok(());
             }
-            status.checked = Some(Instant::now());
+            status.checked_at = Some(Instant::now());
         }
         // The caller, which waits for a task, notices a scheduler that does not answer.
         let is_ready = self.is_ready().await.unwrap_or(true);
         let mut status = self.lock_status();
         if is_ready {
-            status.none_since = None;
+            status.without_executor_since = None;
             return Ok(());
         }
-        let since = *status.none_since.get_or_insert_with(Instant::now);
+        let since = *status
+            .without_executor_since
+            .get_or_insert_with(Instant::now);
         if since.elapsed() > self.wait_max {
-            return Err(self.no_executor());
+            return Err(self.no_executor_error());
         }
         Ok(())
     }
@@ -94,7 +96,7 @@ impl Readiness {
     async fn is_ready(&self) -> Result<bool> {
         let request = self.http.get(format!("{}/readyz", self.address.url()));
         let response = request.send().await;
-        let response = response.map_err(|error| unreachable(&self.address, &error))?;
+        let response = response.map_err(|error| unreachable_error(&self.address, &error))?;
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::SERVICE_UNAVAILABLE => Ok(false),
@@ -105,7 +107,7 @@ impl Readiness {
         }
     }
 
-    fn no_executor(&self) -> Error {
+    fn no_executor_error(&self) -> Error {
         Error::NoExecutor {
             address: self.address.clone(),
             seconds: self.wait_max.as_secs(),
@@ -117,7 +119,7 @@ impl Readiness {
     }
 }
 
-fn unreachable(address: &Address, error: &reqwest::Error) -> Error {
+fn unreachable_error(address: &Address, error: &reqwest::Error) -> Error {
     Error::Unreachable {
         address: address.clone(),
         reason: error_chain(&error.to_string(), error),
@@ -156,7 +158,9 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_for_an_executor_ends() {
-        wait_for("HTTP/1.1 200 OK\r\n\r\nready").await.expect("one");
+        wait_for("HTTP/1.1 200 OK\r\n\r\nready")
+            .await
+            .expect("an executor");
         let none = wait_for("HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
         assert!(matches!(none, Err(Error::NoExecutor { .. })), "{none:?}");
         let other = wait_for("220 mail.example\r\n").await;

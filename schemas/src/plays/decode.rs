@@ -19,7 +19,7 @@ use crate::avro::WriterSchemas;
 use crate::line::{self, Text};
 
 /// The advice in the reason for a line that is not an object.
-const EXPECTED: &str = r#"write one event a line, such as {"event_id": …}"#;
+const NOT_AN_OBJECT_ADVICE: &str = r#"write one event a line, such as {"event_id": …}"#;
 
 /// A line or Avro record with its position in the log, which is zero before it is appended.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ pub struct Line<'a> {
 pub struct RejectedInput {
     /// The index among the inputs of the call.
     pub index: usize,
-    /// Field, fault and expectation.
+    /// The field, its fault, and the accepted values.
     pub reason: String,
 }
 
@@ -181,7 +181,7 @@ struct Play<'a> {
 }
 
 fn parse_line(bytes: &[u8]) -> Result<Play<'_>, String> {
-    let raw = line::parse_object(bytes, EXPECTED);
+    let raw = line::parse_object(bytes, NOT_AN_OBJECT_ADVICE);
     raw.and_then(validate).map_err(line::clip_reason)
 }
 

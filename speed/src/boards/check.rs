@@ -136,7 +136,7 @@ impl CachedBoards {
         let nodes = StoredNodes::new(&*self.ports.views, &name.view, &name.key);
         let board = loaded
             .key_boards
-            .open_board(&nodes, &known.section.board)
+            .open_board(&nodes, &known.filtered_board.board)
             .await?;
         let sum = board.sum();
         let offset = self.check_count.wrapping_mul(OFFSET_STRIDE) % sum.count.max(1);
@@ -179,12 +179,12 @@ impl CachedBoards {
             return Ok(None);
         };
         let payloads = expected.iter().map(|row| row.payload.as_slice());
-        let matches = known.section.match_payloads(job.payload(), payloads);
+        let matches = known.filtered_board.match_payloads(job.payload(), payloads);
         let matches = matches.map_err(damaged_error)?;
         remove_filter_columns(job, &mut expected)?;
         let difference = if !matches_cache(&members, &expected, &matches) {
             Some(format!("a row at or after position {offset}"))
-        } else if known.section.filters.is_empty() {
+        } else if known.filtered_board.filters.is_empty() {
             let is_right = (page.count, page.weight) == (sum.count, sum.weight)
                 && are_equal(&page.rows, &expected);
             (!is_right).then(|| "its rows by position, or its totals".to_owned())

@@ -39,7 +39,7 @@ pub(super) struct BoardFill {
     /// Members that changed since the board was registered. Their rows are already in the cache.
     pub(super) changed_members: HashSet<Vec<u8>>,
     /// Number of batches in the cache.
-    pub(super) steps: u64,
+    pub(super) cached_batches: u64,
     batches: mpsc::Receiver<FillStep>,
     /// Stops when this value is dropped.
     _reader: JoinSet<()>,
@@ -51,7 +51,7 @@ pub(super) struct FillRequest {
     pub(super) generation: Generation,
     pub(super) partitions: u32,
     pub(super) job: Arc<Job<Board>>,
-    pub(super) section: FilteredBoard,
+    pub(super) filtered_board: FilteredBoard,
     pub(super) board: RegisteredBoard,
     /// Rows per batch.
     pub(super) batch_rows: usize,
@@ -65,7 +65,7 @@ struct FillReader {
     partitions: u32,
     ports: SpeedPorts,
     job: Arc<Job<Board>>,
-    section: FilteredBoard,
+    filtered_board: FilteredBoard,
     key: Vec<u8>,
     /// Rows per batch.
     batch_rows: usize,
@@ -81,7 +81,7 @@ impl BoardFill {
             generation,
             partitions,
             job,
-            section,
+            filtered_board,
             board,
             batch_rows,
             rows_max,
@@ -93,7 +93,7 @@ impl BoardFill {
             partitions,
             ports: ports.clone(),
             job,
-            section,
+            filtered_board,
             key: board.name.key.clone(),
             batch_rows,
             rows_max,
@@ -104,7 +104,7 @@ impl BoardFill {
         Self {
             board,
             changed_members: HashSet::new(),
-            steps: 0,
+            cached_batches: 0,
             batches,
             _reader: tasks,
         }
@@ -149,14 +149,14 @@ impl FillReader {
         let mut epochs: HashMap<&[u8], Epoch> = HashMap::new();
         if let Some(live_entries) = &loaded.live_entries {
             for (row, epoch) in live_entries.epochs.values().iter().enumerate() {
-                let newest_epoch = epochs.entry(live_entries.members.value(row)).or_default();
-                *newest_epoch = (*newest_epoch).max(*epoch);
+                let member_epoch = epochs.entry(live_entries.members.value(row)).or_default();
+                *member_epoch = (*member_epoch).max(*epoch);
             }
         }
         let nodes = StoredNodes::new(&*self.ports.views, view, &self.key);
         let board = loaded
             .key_boards
-            .open_board(&nodes, &self.section.board)
+            .open_board(&nodes, &self.filtered_board.board)
             .await?;
         self.send_batches(&board, &epochs).await
     }
@@ -169,7 +169,7 @@ impl FillReader {
     ) -> Result<FillStep, BoardError<NodesError>> {
         let damaged_error = |error: KeyError| BoardError::Damaged(error.to_string());
         let count = board.sum().count;
-        if self.section.filters.is_empty() && count > self.rows_max {
+        if self.filtered_board.filters.is_empty() && count > self.rows_max {
             return Ok(FillStep::TooLarge(count));
         }
         let (mut offset, mut sent_rows) = (0, 0);
@@ -180,7 +180,9 @@ impl FillReader {
             }
             offset += rows.len() as u64;
             let payloads = rows.iter().map(|row| row.payload.as_slice());
-            let matching = self.section.match_payloads(self.job.payload(), payloads);
+            let matching = self
+                .filtered_board
+                .match_payloads(self.job.payload(), payloads);
             let matching = matching.map_err(damaged_error)?;
             let mut batch = Vec::with_capacity(rows.len());
             for (row, is_match) in rows.into_iter().zip(matching) {
@@ -206,11 +208,8 @@ impl FillReader {
                 break;
             }
         }
-        let newest = epochs.values().max().copied().unwrap_or(0);
-        Ok(FillStep::Done(if board.contributing_layers().1 {
-            newest
-        } else {
-            0
-        }))
+        let newest_epoch = epochs.values().max().copied().unwrap_or(0);
+        let (_, has_live) = board.contributing_layers();
+        Ok(FillStep::Done(if has_live { newest_epoch } else { 0 }))
     }
 }

@@ -9,7 +9,7 @@ use stores::board_cache::{BoardName, RegisteredBoard};
 #[derive(Debug)]
 pub(super) struct KnownBoard {
     pub(super) board: RegisteredBoard,
-    pub(super) section: FilteredBoard,
+    pub(super) filtered_board: FilteredBoard,
 }
 
 /// All known boards and their memory.
@@ -95,7 +95,10 @@ mod tests {
         };
         let id = format!("1.{key}");
         let board = RegisteredBoard { name, id, bytes };
-        KnownBoard { board, section }
+        KnownBoard {
+            board,
+            filtered_board: section,
+        }
     }
 
     /// Memory and counts must equal the sums over all boards.

@@ -131,12 +131,15 @@ impl CachedBoards {
         self.revision = register.revision;
         let mut dropped = register.stale_boards;
         for board in register.boards {
-            let section = FilteredBoard::decode(&board.name.filtered_board).ok();
+            let filtered_board = FilteredBoard::decode(&board.name.filtered_board).ok();
             let job = self.jobs.iter().find(|job| job.view() == board.name.view);
             let is_owned = job.is_some_and(|job| self.owns_key(job, &board.name.key));
             // A partly filled board lacks the rows that its worker had not written.
-            match section.filter(|_| is_owned && board.bytes.is_some()) {
-                Some(section) => self.known_boards.insert(KnownBoard { board, section }),
+            match filtered_board.filter(|_| is_owned && board.bytes.is_some()) {
+                Some(filtered_board) => self.known_boards.insert(KnownBoard {
+                    board,
+                    filtered_board,
+                }),
                 None => dropped.push(board),
             }
         }
@@ -277,8 +280,12 @@ impl CachedBoards {
                 let decoded = decoded.map_err(|error| Error::Fault(error.to_string()))?;
                 members.push((entries.members.value(row), decoded.unwrap_or_default()));
             }
-            for KnownBoard { board, section } in boards {
-                let rows = filter_rows(job, section, epoch, &members);
+            for KnownBoard {
+                board,
+                filtered_board,
+            } in boards
+            {
+                let rows = filter_rows(job, filtered_board, epoch, &members);
                 let rows = rows.map_err(|error| Error::Fault(error.to_string()))?;
                 if rows
                     .iter()
@@ -345,8 +352,8 @@ impl CachedBoards {
         name: BoardName,
     ) -> Result<StepOutcome> {
         let job = self.jobs.iter().find(|job| job.view() == name.view);
-        let section = FilteredBoard::decode(&name.filtered_board);
-        let (Some(job), Ok(section)) = (job.map(Arc::clone), section) else {
+        let filtered_board = FilteredBoard::decode(&name.filtered_board);
+        let (Some(job), Ok(filtered_board)) = (job.map(Arc::clone), filtered_board) else {
             return Ok(StepOutcome::More);
         };
         if !self.owns_key(&job, &name.key) || self.known_boards.get(&name).is_some() {
@@ -367,13 +374,16 @@ impl CachedBoards {
             generation: checkpoint.generation,
             partitions: self.partitions,
             job,
-            section: section.clone(),
+            filtered_board: filtered_board.clone(),
             board: board.clone(),
             batch_rows: self.fill_rows,
             rows_max: self.bytes_max / ROW_MEMORY_BYTES,
         };
         self.fill = Some(BoardFill::start(&self.ports, request));
-        self.known_boards.insert(KnownBoard { board, section });
+        self.known_boards.insert(KnownBoard {
+            board,
+            filtered_board,
+        });
         Ok(StepOutcome::More)
     }
 
@@ -402,9 +412,9 @@ impl CachedBoards {
                         .abandon_fill(checkpoint, &board, "it has scores above 2^53", true)
                         .await;
                 }
-                fill.steps += 1;
-                let board_and_steps = (&board, fill.steps);
-                match cache.fill(self.id, board_and_steps, &rows).await {
+                fill.cached_batches += 1;
+                let board_and_batches = (&board, fill.cached_batches);
+                match cache.fill(self.id, board_and_batches, &rows).await {
                     Ok(true) => Ok(StepOutcome::More),
                     Ok(false) => Err(Error::CheckpointMismatch),
                     // For example a full server. Processing continues.
@@ -425,10 +435,10 @@ impl CachedBoards {
                 } else {
                     newest_epoch
                 };
-                let board_and_steps = (&board, fill.steps);
+                let board_and_batches = (&board, fill.cached_batches);
                 let believed = (checkpoint, self.revision);
                 match cache
-                    .end_fill(self.id, believed, board_and_steps, newest_epoch)
+                    .end_fill(self.id, believed, board_and_batches, newest_epoch)
                     .await
                 {
                     Ok(Ok(revision)) => self.revision = revision,
@@ -487,20 +497,20 @@ type MemberRow = (Vec<u8>, Option<BoardRow>);
 /// Returns the rows of members on a filtered board.
 fn filter_rows(
     job: &Job<Board>,
-    section: &FilteredBoard,
+    filtered_board: &FilteredBoard,
     epoch: Epoch,
     members: &[(&[u8], MemberEntries)],
 ) -> Result<Vec<MemberRow>, KeyError> {
     let entries = members
         .iter()
-        .map(|(_, member_entries)| member_entries.entry(&section.board));
+        .map(|(_, member_entries)| member_entries.entry(&filtered_board.board));
     let entries: Vec<Option<&BoardEntry>> = entries.collect();
     let payloads = entries
         .iter()
         .flatten()
         .map(|entry| entry.payload.as_slice());
     let payloads: Vec<&[u8]> = payloads.collect();
-    let mut matches = section
+    let mut matches = filtered_board
         .match_payloads(job.payload(), payloads.into_iter())?
         .into_iter();
     let mut rows = Vec::with_capacity(members.len());

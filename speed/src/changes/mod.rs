@@ -340,7 +340,7 @@ impl ChangeDetector {
         let mut top_entries = BTreeMap::new();
         let mut missing = BTreeMap::new();
         for (group, before) in group_changes {
-            let mut boards = context.job.achievements().iter();
+            let mut boards = context.job.achievement_boards().iter();
             let is_changed = boards.any(|achievement| {
                 let board = &achievement.board;
                 !messages::are_same(before.entry(board), group.after.entry(board))
@@ -395,7 +395,7 @@ fn derive_achievements(
     top_entries: &mut [TopEntries],
 ) -> Result<Vec<OutboxMessage>> {
     let mut messages = Vec::new();
-    let boards = job.achievements().iter().zip(top_entries).enumerate();
+    let boards = job.achievement_boards().iter().zip(top_entries).enumerate();
     for (index, (board, board_entries)) in boards {
         let (old, new) = (before.entry(&board.board), group.after.entry(&board.board));
         if messages::are_same(old, new) {

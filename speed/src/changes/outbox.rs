@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use crate::pause::pause;
 use crate::{Error, Result};
 
-/// Maximum consecutive failed attempts if everything must be published.
+/// Maximum consecutive failed attempts if the worker must end at the end of the log.
 const TRIES_MAX: u32 = 20;
 const FIRST_PAUSE_MS: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
-/// Interval, in units of the configured interval, of reads of an outbox that this process does not
+/// The number of configured intervals between two reads of an outbox that this process does not
 /// fill.
 const IDLE_READ_INTERVALS: u32 = 10;
 
@@ -59,7 +59,7 @@ impl ChangeOutbox {
     }
 
     /// Records that the checkpoint advanced and this number of entries was added.
-    pub(crate) fn checkpoint_advanced(&self, entries: usize) {
+    pub(crate) fn record_advance(&self, entries: usize) {
         self.shared.has_advanced.store(true, Ordering::Relaxed);
         if entries > 0 {
             let waiting_entries = &self.shared.waiting_entries;
@@ -68,8 +68,9 @@ impl ChangeOutbox {
         }
     }
 
-    /// Publishes waiting entries until `done`. With `must_end`, lasting failures are returned.
-    pub(crate) async fn watch(self, must_end: bool, done: CancellationToken) -> Result<()> {
+    /// Publishes waiting entries until `done`. If the worker must end at the end of the log, returns
+    /// an error after [`TRIES_MAX`] failed attempts.
+    pub(crate) async fn watch(self, until_caught_up: bool, done: CancellationToken) -> Result<()> {
         let mut failures = 0;
         while !done.is_cancelled() {
             match self.publish().await {
@@ -79,7 +80,7 @@ impl ChangeOutbox {
                 }
                 Ok(_) => failures = 0,
                 Err(error) => {
-                    self.handle_failure(error, must_end, &mut failures, &done)
+                    self.handle_failure(error, until_caught_up, &mut failures, &done)
                         .await?
                 }
             }
@@ -121,12 +122,12 @@ impl ChangeOutbox {
     async fn handle_failure(
         &self,
         error: Error,
-        must_end: bool,
+        until_caught_up: bool,
         failures: &mut u32,
         stop: &CancellationToken,
     ) -> Result<()> {
         *failures += 1;
-        if !error.is_transient() || must_end && *failures >= TRIES_MAX {
+        if !error.is_transient() || until_caught_up && *failures >= TRIES_MAX {
             return Err(error);
         }
         let wait_ms = PAUSE_MS_MAX.min(FIRST_PAUSE_MS << (*failures).min(10));
@@ -136,6 +137,7 @@ impl ChangeOutbox {
         Ok(())
     }
 
+    /// Publishes the first entries and returns how many remain.
     async fn publish(&self) -> Result<u64> {
         let mut published_end = self.shared.published_end.lock().await;
         self.shared.has_advanced.store(false, Ordering::Relaxed);

@@ -1,11 +1,12 @@
-//! Reads the entries of boards before a micro-batch, in the same order as the serving layer: run
-//! records, then partition states with their live entries, then heads and nodes.
+//! Reads previous entries: the entries that members had on boards before the changes of a
+//! micro-batch. The order is that of the serving layer: run records, then partition states with
+//! their live entries, then heads and nodes.
 //!
 //! Run records and heads are cached as long as they match live state, because a newer run does not
 //! change the previous entries. After a seam mismatch they are read again.
 //!
-//! Missing or corrupt rows of a key may return only with a later run. The worker does not wait for
-//! that; until then the key is treated as unknown.
+//! If rows of a key are missing or corrupt, perhaps only a later run restores them. The worker does
+//! not wait for it: until then, the previous entries of the key are unknown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ pub(super) struct PreviousEntryReader {
     unreadable: BTreeMap<ViewKey, UnreadableKey>,
 }
 
-/// An opened key.
+/// A key, and its boards or the reason why they cannot be opened.
 struct OpenedKey<'k, A> {
     key: &'k Vec<u8>,
     /// The requested part of the key.
@@ -101,7 +102,7 @@ struct UnreadableKey {
     /// Its head.
     head: Option<StoredHead>,
     /// The time of the last attempt.
-    tried: Instant,
+    tried_at: Instant,
 }
 
 /// Counts attempts.
@@ -113,8 +114,8 @@ struct RetryCount {
 }
 
 impl RetryCount {
-    /// Returns whether the next attempt gives up rows that are still unreadable.
-    const fn is_exhausted(&self) -> bool {
+    /// Returns whether the next attempt skips keys whose rows are still unreadable.
+    const fn must_skip_unreadable(&self) -> bool {
         self.unreadable >= UNREADABLE_RETRIES_MAX
     }
 }
@@ -161,7 +162,7 @@ impl From<BoardError<NodesError>> for ReadFailure {
     }
 }
 
-/// The approximate memory of a cached head with its name.
+/// The approximate memory of a cached head with its key.
 fn weigh_head(head: Option<&StoredHead>) -> u32 {
     let earlier = head.and_then(|head| head.earlier.as_ref());
     let roots = head.map_or(0, |head| head.root.len());
@@ -194,12 +195,15 @@ impl PreviousEntryReader {
     ) -> Result<Option<EntriesByKey>> {
         let mut tries = RetryCount::default();
         loop {
-            let is_last = tries.is_exhausted();
-            let failure = match self.try_read_entries(context, requested, is_last).await {
+            let skips_unreadable = tries.must_skip_unreadable();
+            let failure = match self
+                .try_read_entries(context, requested, skips_unreadable)
+                .await
+            {
                 Ok(entries) => return Ok(Some(entries)),
                 Err(failure) => failure,
             };
-            if !self.may_retry(context, failure, &mut tries).await? {
+            if !self.prepare_retry(context, failure, &mut tries).await? {
                 return Ok(None);
             }
         }
@@ -214,19 +218,21 @@ impl PreviousEntryReader {
     ) -> Result<Option<BTreeMap<Vec<u8>, Vec<TopEntries>>>> {
         let mut tries = RetryCount::default();
         loop {
-            let is_last = tries.is_exhausted();
-            let failure = match self.try_read_top_entries(context, requested, is_last).await {
+            let skips_unreadable = tries.must_skip_unreadable();
+            let read = self.try_read_top_entries(context, requested, skips_unreadable);
+            let failure = match read.await {
                 Ok(top_entries) => return Ok(Some(top_entries)),
                 Err(failure) => failure,
             };
-            if !self.may_retry(context, failure, &mut tries).await? {
+            if !self.prepare_retry(context, failure, &mut tries).await? {
                 return Ok(None);
             }
         }
     }
 
-    /// Decides whether to retry after a failure, and pauses. Returns false if the view is unknown.
-    async fn may_retry(
+    /// Decides whether to retry after a failure; if so, drops cached run records and heads, and
+    /// pauses. Returns false if the previous entries are unknown.
+    async fn prepare_retry(
         &mut self,
         context: ReadContext<'_>,
         failure: ReadFailure,
@@ -278,7 +284,7 @@ impl PreviousEntryReader {
     }
 
     /// Finds the partitions that may store entries of a key: only this one, unless partitions were
-    /// added since the newest run.
+    /// added since the newest run. Returns the only partition, if there is one, and the range.
     fn find_key_partitions(
         &self,
         context: ReadContext<'_>,
@@ -304,8 +310,8 @@ impl PreviousEntryReader {
         }
     }
 
-    /// Returns the partition states from partition 0, if the worker's own state is at its
-    /// checkpoint.
+    /// Returns the states of all partitions from 0. Fails if the state of the worker's partition is
+    /// not at the checkpoint that the worker knows.
     fn check_current(
         &self,
         context: ReadContext<'_>,
@@ -371,7 +377,7 @@ impl PreviousEntryReader {
         }
         let view_key = (view.to_owned(), key.to_vec());
         let is_unreadable = self.unreadable.get(&view_key).is_some_and(|key| {
-            key.head.as_ref() == head && key.tried.elapsed() < UNREADABLE_RETRY_INTERVAL
+            key.head.as_ref() == head && key.tried_at.elapsed() < UNREADABLE_RETRY_INTERVAL
         });
         if is_unreadable {
             // A new run must be noticed at once.
@@ -380,18 +386,19 @@ impl PreviousEntryReader {
         is_unreadable
     }
 
-    /// Collects the results of readable keys. Unreadable keys are given up on the last attempt.
+    /// Collects the results of readable keys. With `skips_unreadable`, unreadable keys are omitted;
+    /// otherwise, the first one is a failure.
     fn collect_readable<'k, T>(
         &mut self,
         context: ReadContext<'_>,
-        is_last: bool,
+        skips_unreadable: bool,
         read: Vec<(&'k Vec<u8>, Option<StoredHead>, KeyRead<T>)>,
     ) -> Result<Vec<(&'k Vec<u8>, T)>, ReadFailure> {
         let mut readable = Vec::with_capacity(read.len());
         for (key, head, read) in read {
             let outcome = match read {
                 Ok(outcome) if self.unreadable.is_empty() => Ok(outcome),
-                read => self.record_readability(context, key, head, is_last, read),
+                read => self.record_readability(context, key, head, skips_unreadable, read),
             };
             match outcome {
                 Ok(outcome) => readable.push((key, outcome)),
@@ -409,7 +416,7 @@ impl PreviousEntryReader {
         context: ReadContext<'_>,
         key: &[u8],
         head: Option<StoredHead>,
-        is_last: bool,
+        skips_unreadable: bool,
         read: KeyRead<T>,
     ) -> Result<T, Option<String>> {
         let view = context.job.view();
@@ -429,7 +436,7 @@ impl PreviousEntryReader {
             }
             Err(reason) => reason,
         };
-        if !is_last && previous.is_none_or(|previous| previous.head != head) {
+        if !skips_unreadable && previous.is_none_or(|previous| previous.head != head) {
             return Err(Some(reason));
         }
         tracing::warn!(
@@ -440,9 +447,9 @@ impl PreviousEntryReader {
         if self.unreadable.len() >= UNREADABLE_KEYS_MAX {
             self.unreadable.clear();
         }
-        let tried = Instant::now();
+        let tried_at = Instant::now();
         self.unreadable
-            .insert(view_key, UnreadableKey { head, tried });
+            .insert(view_key, UnreadableKey { head, tried_at });
         Err(None)
     }
 
@@ -450,7 +457,7 @@ impl PreviousEntryReader {
         &mut self,
         context: ReadContext<'_>,
         requested: &BTreeMap<Vec<u8>, RequestedMembers>,
-        is_last: bool,
+        skips_unreadable: bool,
     ) -> Result<EntriesByKey, ReadFailure> {
         let mut entries = EntriesByKey::new();
         for requested in split_members(requested) {
@@ -476,7 +483,7 @@ impl PreviousEntryReader {
                 .buffered(READ_CONCURRENCY)
                 .try_collect()
                 .await?;
-            for (key, member_entries) in self.collect_readable(context, is_last, reads)? {
+            for (key, member_entries) in self.collect_readable(context, skips_unreadable, reads)? {
                 entries
                     .entry(key.clone())
                     .or_default()
@@ -490,7 +497,7 @@ impl PreviousEntryReader {
         &mut self,
         context: ReadContext<'_>,
         requested: &BTreeMap<Vec<u8>, Vec<(Vec<u8>, MemberEntries)>>,
-        is_last: bool,
+        skips_unreadable: bool,
     ) -> Result<BTreeMap<Vec<u8>, Vec<TopEntries>>, ReadFailure> {
         let mut top_entries_by_key = BTreeMap::new();
         let requested: Vec<_> = requested.iter().collect();
@@ -518,7 +525,7 @@ impl PreviousEntryReader {
                     }
                     let nodes = this.open_nodes(context.job.view(), opened.key);
                     let mut top_entries = Vec::new();
-                    for achievement in context.job.achievements() {
+                    for achievement in context.job.achievement_boards() {
                         let board = key_boards.open_board(&nodes, &achievement.board).await?;
                         top_entries
                             .push(TopEntries::new(board.page(0, TopEntries::CAPACITY).await?));
@@ -533,7 +540,9 @@ impl PreviousEntryReader {
                 .buffered(READ_CONCURRENCY)
                 .try_collect()
                 .await?;
-            let by_key = self.collect_readable(context, is_last, reads)?.into_iter();
+            let by_key = self
+                .collect_readable(context, skips_unreadable, reads)?
+                .into_iter();
             top_entries_by_key.extend(by_key.map(|(key, top_entries)| (key.clone(), top_entries)));
         }
         Ok(top_entries_by_key)

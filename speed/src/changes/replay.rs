@@ -1,9 +1,11 @@
 //! Restores the published entries of groups after a loss of live state, if later notifications of
 //! the same groups are unpublished.
 //!
-//! A replay reads the current rows. Suppose a group was published and changed later. At its first
-//! notification, the replay sees the later change, which is not published again. At its later
-//! notification, nothing seems to change. The published entries are in the log of board changes.
+//! A replay reads the current rows, not those at the time of a notification. Suppose a change of a
+//! group was published, and the group changed again later. At the first notification, the replay
+//! already sees the later change, but publishes nothing, since this notification was published. At
+//! the later notification, nothing seems to change. So the later change would never be published.
+//! The replay therefore reads the published entries from the log of board changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -63,7 +65,7 @@ impl Replay<'_> {
         jobs: &[Arc<Job<Board>>],
         previous: &mut PreviousEntryReader,
     ) -> Result<PublishedEntries> {
-        let log_end = self.log_end().await?;
+        let log_end = self.read_log_end().await?;
         let mut groups_in_both = self.read_groups(self.decided_end()..log_end).await?;
         if groups_in_both.is_empty() {
             return Ok(PublishedEntries::new());
@@ -130,7 +132,7 @@ impl Replay<'_> {
         self.published_end.max(self.state.position.next_offset)
     }
 
-    async fn log_end(&self) -> Result<Offset> {
+    async fn read_log_end(&self) -> Result<Offset> {
         let topic = self.id.source.topic();
         Ok(self.ports.log.end(topic, self.id.partition).await?)
     }
@@ -249,7 +251,7 @@ impl Replay<'_> {
             return None;
         }
         let (key, member) = encode_group(job, group).ok()?;
-        let rows: &mut EntriesByBoard = published
+        let entries: &mut EntriesByBoard = published
             .entry((job.view().to_owned(), key, member))
             .or_default();
         for change in message.get("changes")?.as_array()? {
@@ -264,7 +266,7 @@ impl Replay<'_> {
                     weight: 1,
                 }),
             };
-            rows.insert(board, entry);
+            entries.insert(board, entry);
         }
         Some(())
     }

@@ -1,9 +1,9 @@
-//! Which tables the views have.
+//! The tables of the views.
 //!
-//! A view has tables of its own, with a name that no other ever had: a late write of an earlier life
-//! of the view finds no table. The record of a view goes from *making* to *made* to *dropping*, by
-//! lightweight transactions; whoever comes upon one that was left on its way takes it further. Tables
-//! are made and dropped by one process at a time, under the lock of the schema.
+//! Each view has separate tables. Their names are never reused, so a late write to a dropped view
+//! finds no table. Lightweight transactions change the state of a view's record from *making* to
+//! *made* to *dropping*. A process that finds an unfinished change completes it. Tables are created
+//! and dropped by one process at a time, under the lock of the schema.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -22,9 +22,9 @@ use crate::run_rules::expect_last_publishing;
 use crate::views::ViewShape;
 use crate::{Error, Result};
 
-/// A name has at most 48 letters; so many of a view's own are in it, for people.
+/// The maximum number of letters of the view's name in the name of a table, which has at most 48.
 const NAME_LETTERS: usize = 28;
-/// Views whose tables are remembered.
+/// The maximum number of views whose tables are cached.
 const KNOWN_MAX: usize = 4096;
 
 const MAKING: &str = "making";
@@ -51,7 +51,7 @@ impl View {
         matches!(serde_json::from_str(&self.shape), Ok(ViewShape::Board(_)))
     }
 
-    /// What makes its tables, and what drops them.
+    /// Returns the statements that create its tables, each with the one that drops it.
     fn definitions(&self) -> Vec<(String, String)> {
         let tables = if self.is_board() {
             editions::tables(&self.id)
@@ -60,12 +60,12 @@ impl View {
         };
         tables
             .into_iter()
-            .map(|(name, make)| (make, format!("DROP TABLE IF EXISTS {name}")))
+            .map(|(name, create)| (create, format!("DROP TABLE IF EXISTS {name}")))
             .collect()
     }
 }
 
-/// What the tables of views are called, as far as it is known here.
+/// A cache of the table suffixes of views. They may be outdated.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     known: Mutex<HashMap<String, String>>,
@@ -76,7 +76,7 @@ impl Tables {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the tables of a view end in; nothing if it has none.
+    /// Returns the suffix of a view's table names; `None` if it has no tables.
     pub(super) async fn find(&self, cql: &Cql, view: &str) -> Result<Option<String>> {
         if let Some(id) = self.known().get(view) {
             return Ok(Some(id.clone()));
@@ -84,11 +84,11 @@ impl Tables {
         let found = find(cql, view).await?;
         let made = found.filter(|found| found.state == MADE);
         let Some(made) = made else { return Ok(None) };
-        self.know(&made);
+        self.remember(&made);
         Ok(Some(made.id))
     }
 
-    fn know(&self, made: &View) {
+    fn remember(&self, made: &View) {
         let mut known = self.known();
         if known.len() >= KNOWN_MAX {
             known.clear();
@@ -96,25 +96,27 @@ impl Tables {
         known.insert(made.view.clone(), made.id.clone());
     }
 
-    /// The same for a view of boards; nothing for one of tallies.
+    /// Returns the suffix of a board view's table names; `None` for an aggregate view.
     pub(super) async fn find_board(&self, cql: &Cql, view: &str) -> Result<Option<String>> {
         let found = find(cql, view).await?;
         let board = found.filter(|found| found.state == MADE && found.is_board());
         Ok(board.map(|found| found.id))
     }
 
-    /// What the tables of a view that must have some end in.
+    /// Returns the suffix of a view's table names, or an error if it has no tables.
     pub(super) async fn expect(&self, cql: &Cql, view: &str) -> Result<String> {
         let found = self.find(cql, view).await?;
-        found.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
+        found.ok_or_else(|| {
+            Error::Refused(format!("{view}: it has no table; create the view first"))
+        })
     }
 
-    /// Refuses if the tables of a view that were written to are no longer there, or about to go. Asked
-    /// after the run began to publish: from then on no older one begins to drop them.
+    /// Fails if the written tables of a view are dropped, or are about to be. Call it after the run
+    /// began to publish: from then on, no older run begins to drop them.
     pub(super) async fn expect_still(&self, cql: &Cql, source: Source, view: &str) -> Result<()> {
         let known = self.known().get(view).cloned();
         let Some(known) = known else { return Ok(()) };
-        // The note first: it is taken away only once the record says it.
+        // Reads `dropping` first: the mark is removed only after the record says *dropping*.
         let seen = read_snapshot(cql, "looking for the tables of a view", source, None).await?;
         let found = find(cql, view).await?;
         if !seen.summary.dropping.contains(&known)
@@ -128,12 +130,12 @@ impl Tables {
         )))
     }
 
-    /// Forgets what the tables of a view are called: they were not there.
+    /// Removes a view from the cache, because its tables were missing.
     pub(super) fn forget(&self, view: &str) {
         self.known().remove(view);
     }
 
-    /// Makes the tables of a view, unless they are there.
+    /// Creates the tables of a view, unless they exist.
     pub(super) async fn ensure(
         &self,
         cql: &Cql,
@@ -141,22 +143,22 @@ impl Tables {
         source: Source,
         shape: &ViewShape,
     ) -> Result<()> {
-        let doing = "making the tables of a view";
+        let operation = "creating the tables of a view";
         let view = shape.view();
-        let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
+        let json = serde_json::to_string(shape).map_err(|error| Error::broken(operation, error))?;
         if let Some(found) = find(cql, view).await?
             && found.state == MADE
             && !is_dropping(cql, source, &found).await?
         {
-            // It may have been dropped and made anew by somebody else.
-            self.know(&found);
+            // Another process may have dropped and recreated it.
+            self.remember(&found);
             return expect_shape(&found, shape);
         }
-        let held = lock(leases, doing).await?;
+        let held = lock(leases, operation).await?;
         let made = async {
             if let Some(found) = find(cql, view).await?
                 && is_dropping(cql, source, &found).await?
-                && into_state(cql, &found, &found.state, DROPPING).await?
+                && change_state(cql, &found, &found.state, DROPPING).await?
             {
                 self.finish_dropping(cql, source, &found).await?;
             }
@@ -170,14 +172,14 @@ impl Tables {
             let found = insert(cql, &new).await?;
             expect_shape(&found, shape)?;
             if found.state != MADE {
-                for (make, _) in found.definitions() {
-                    cql.run_ddl(doing, &make).await?;
+                for (create, _) in found.definitions() {
+                    cql.run_ddl(operation, &create).await?;
                 }
-                if !into_state(cql, &found, MAKING, MADE).await? {
-                    return Err(meanwhile(view));
+                if !change_state(cql, &found, MAKING, MADE).await? {
+                    return Err(concurrent_drop_error(view));
                 }
             }
-            self.know(&found);
+            self.remember(&found);
             Ok(())
         };
         let made = made.await;
@@ -185,11 +187,11 @@ impl Tables {
         made
     }
 
-    /// Drops the tables of views that neither are among `keep` nor have a newest epoch, and takes
-    /// from those that are not among `keep` their newest epoch.
+    /// Drops the tables of views that neither are among `keep` nor have a newest epoch, and removes
+    /// the newest epoch of views that are not among `keep`.
     ///
     /// # Errors
-    /// [`Error::Refused`] if somebody else publishes than the run that has the stamp.
+    /// [`Error::Refused`] if another run than the one with this stamp publishes.
     pub(super) async fn forget_views(
         &self,
         cql: &Cql,
@@ -197,29 +199,27 @@ impl Tables {
         (source, at): (Source, (Epoch, i64)),
         keep: &[String],
     ) -> Result<()> {
-        let doing = "forgetting views";
-        let (_, summary) = super::runs::read_summary(cql, doing, source).await?;
-        let is_gone = |view: &str, newest: &BTreeMap<String, Epoch>| {
+        let operation = "forgetting views";
+        let (_, summary) = super::runs::read_summary(cql, operation, source).await?;
+        let is_unused = |view: &str, newest: &BTreeMap<String, Epoch>| {
             !keep.iter().any(|kept| kept == view) && !newest.contains_key(view)
         };
         let all = all(cql).await?;
         let gone: Vec<View> = all
             .into_iter()
             .filter(|found| found.source == source.name())
-            .filter(|found| is_gone(&found.view, &summary.newest))
+            .filter(|found| is_unused(&found.view, &summary.newest))
             .collect();
         if !gone.is_empty() {
-            let held = lock(leases, doing).await?;
+            let held = lock(leases, operation).await?;
             let dropped = async {
                 for view in &gone {
                     if held.lost().is_cancelled() {
-                        let why = held
-                            .loss_reason()
-                            .unwrap_or_else(|| "it has ended".to_owned());
-                        let what = format!("{doing}: holding the lock of the schema");
                         return Err(Error::Unavailable {
-                            operation: what,
-                            reason: why,
+                            operation: format!("{operation}: holding the lock of the schema"),
+                            reason: held
+                                .loss_reason()
+                                .unwrap_or_else(|| "it has ended".to_owned()),
                         });
                     }
                     self.forget_view(cql, (source, at), view).await?;
@@ -230,7 +230,7 @@ impl Tables {
             held.release().await;
             dropped?;
         }
-        change(cql, doing, source, None, |seen| {
+        change(cql, operation, source, None, |seen| {
             expect_last_publishing(source, at, seen.last.clone())?;
             let mut summary = seen.summary.clone();
             summary.newest.retain(|view, _| keep.contains(view));
@@ -241,8 +241,9 @@ impl Tables {
         .await
     }
 
-    /// Drops the tables of a view that was listed, if it still is as it was then. What was read before
-    /// the lock may be long past: somebody may have made it, made it anew, or published it.
+    /// Drops the tables of a listed view, if its record has not changed since. The list was read
+    /// before the lock: since then, another process may have created, recreated or published the
+    /// view.
     async fn forget_view(
         &self,
         cql: &Cql,
@@ -257,34 +258,35 @@ impl Tables {
             if found.state != listed.state || !begin_dropping(cql, source, at, &found).await? {
                 return Ok(());
             }
-            if !into_state(cql, &found, &found.state, DROPPING).await? {
+            if !change_state(cql, &found, &found.state, DROPPING).await? {
                 return end_dropping(cql, source, &found, false).await;
             }
         }
         self.finish_dropping(cql, source, &found).await
     }
 
-    /// Drops the tables of a view whose record is *dropping*. Its record goes last, so that whatever
-    /// dies in between is finished, and nobody makes the view anew before.
+    /// Drops the tables of a view whose record is *dropping*. The record is deleted last. So an
+    /// interrupted drop is completed, and the view is not recreated before.
     async fn finish_dropping(&self, cql: &Cql, source: Source, view: &View) -> Result<()> {
-        let doing = "dropping the tables of a view";
+        let operation = "dropping the tables of a view";
         self.forget(&view.view);
         for (_, drop) in view.definitions() {
-            cql.run_ddl(doing, &drop).await?;
+            cql.run_ddl(operation, &drop).await?;
         }
         end_dropping(cql, source, view, true).await?;
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
-        // Not applied: an earlier try of the same was, or somebody else's.
-        cql.compare_and_set_until_known(doing, text, values).await?;
+        // If it is not applied, an earlier attempt or another process has deleted the record.
+        cql.compare_and_set_until_known(operation, text, values)
+            .await?;
         Ok(())
     }
 }
 
-/// Notes in the run records that the tables of a view are about to go, and forgets its results: a table
-/// that is made anew must not be taken for one that holds them. It is where runs are completed, so that
-/// of completing a view and dropping it only one comes first. Answers whether it may be dropped: it
-/// may not if it was published since.
+/// Marks in the run records that the tables of a view are about to be dropped, and removes its
+/// results, because a recreated table does not contain them. Runs are completed in the same record,
+/// so completing a view and dropping it exclude each other. Returns whether the view may be
+/// dropped: false if it was published since.
 async fn begin_dropping(cql: &Cql, source: Source, at: (Epoch, i64), view: &View) -> Result<bool> {
     change(cql, "dropping a view", source, None, |seen| {
         expect_last_publishing(source, at, seen.last.clone())?;
@@ -299,15 +301,16 @@ async fn begin_dropping(cql: &Cql, source: Source, at: (Epoch, i64), view: &View
     .await
 }
 
-/// Takes that note away, and if the tables are gone what was begun to be published into them meanwhile.
-/// Who finds no note was overtaken, and what is recorded is of other tables.
-async fn end_dropping(cql: &Cql, source: Source, view: &View, are_gone: bool) -> Result<()> {
+/// Removes that mark, and after a drop also the results that a run began to publish meanwhile. A
+/// missing mark means that another process was faster; then the recorded results belong to other
+/// tables.
+async fn end_dropping(cql: &Cql, source: Source, view: &View, is_dropped: bool) -> Result<()> {
     change(cql, "dropping a view", source, None, |seen| {
         let mut summary = seen.summary.clone();
         if !summary.dropping.remove(&view.id) {
             return Ok((None, ()));
         }
-        if are_gone {
+        if is_dropped {
             summary.results.remove(&view.view);
         }
         Ok((Some(RunsChange { summary, run: None }), ()))
@@ -315,36 +318,40 @@ async fn end_dropping(cql: &Cql, source: Source, view: &View, are_gone: bool) ->
     .await
 }
 
-/// Whether the tables that are made are about to go: whoever noted it died.
+/// Returns whether the tables are about to be dropped: a process has marked it and was interrupted.
 async fn is_dropping(cql: &Cql, source: Source, view: &View) -> Result<bool> {
     let seen = read_snapshot(cql, "looking for the tables of a view", source, None).await?;
     Ok(view.state == DROPPING || seen.summary.dropping.contains(&view.id))
 }
 
-fn meanwhile(view: &str) -> Error {
+fn concurrent_drop_error(view: &str) -> Error {
     Error::Refused(format!(
-        "{view}: somebody else dropped its tables at the same moment; make it once more"
+        "{view}: another process dropped its tables at the same time; create it again"
     ))
 }
 
-/// The record that is there after one was inserted where none was.
+/// Inserts a record if there is none. Returns the stored record.
 async fn insert(cql: &Cql, new: &View) -> Result<View> {
-    let doing = "recording a view";
+    let operation = "recording a view";
     let text = "INSERT INTO views (name, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
                 IF NOT EXISTS";
     let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
-    cql.compare_and_set_until_known(doing, text, values).await?;
+    cql.compare_and_set_until_known(operation, text, values)
+        .await?;
     let found = find(cql, &new.view).await?;
-    found.ok_or_else(|| meanwhile(&new.view))
+    found.ok_or_else(|| concurrent_drop_error(&new.view))
 }
 
-/// Takes the record of a view from one state to another; answers whether it is in that state now, be
-/// it through this call or somebody else's.
-async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool> {
-    let doing = "recording a view";
+/// Changes the state of a view's record. Returns whether it has the new state now, through this
+/// call or that of another process.
+async fn change_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool> {
+    let operation = "recording a view";
     let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
     let values = (to, &view.view, &view.id, from);
-    if cql.compare_and_set_until_known(doing, text, values).await? {
+    if cql
+        .compare_and_set_until_known(operation, text, values)
+        .await?
+    {
         return Ok(true);
     }
     let found = find(cql, &view.view).await?;
@@ -352,17 +359,20 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool
 }
 
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
-    let doing = "looking for the tables of a view";
+    let operation = "looking for the tables of a view";
     let text = "SELECT name, source, shape, id, state FROM views WHERE name = ?";
-    cql.fetch_first_serial(doing, text, (view,)).await
+    cql.fetch_first_serial(operation, text, (view,)).await
 }
 
 async fn all(cql: &Cql) -> Result<Vec<View>> {
-    let doing = "listing views";
+    let operation = "listing views";
     let statement = cql
-        .prepare(doing, "SELECT name, source, shape, id, state FROM views")
+        .prepare(
+            operation,
+            "SELECT name, source, shape, id, state FROM views",
+        )
         .await?;
-    cql.fetch_all(doing, &statement, &()).await
+    cql.fetch_all(operation, &statement, &()).await
 }
 
 fn expect_shape(found: &View, shape: &ViewShape) -> Result<()> {
@@ -379,16 +389,16 @@ fn expect_shape(found: &View, shape: &ViewShape) -> Result<()> {
     )))
 }
 
-/// What a view's tables end in: the first part makes it their own, the rest is for people.
+/// Creates the suffix of a view's table names: a unique part, then the view's name for readers.
 fn new_id(view: &str) -> String {
-    let own = Uuid::new_v4().simple().to_string();
+    let unique = Uuid::new_v4().simple().to_string();
     let plain = |letter: char| match letter {
         'a'..='z' | '0'..='9' => letter,
         'A'..='Z' => letter.to_ascii_lowercase(),
         _ => '_',
     };
     let view: String = view.chars().map(plain).take(NAME_LETTERS).collect();
-    format!("{}_{view}", &own[..12])
+    format!("{}_{view}", &unique[..12])
 }
 
 #[cfg(test)]
@@ -406,6 +416,6 @@ mod tests {
                 assert!(name.bytes().all(plain), "{name}");
             }
         }
-        assert_ne!(new_id("a@1"), new_id("a@1"), "each has its own");
+        assert_ne!(new_id("a@1"), new_id("a@1"), "suffixes are unique");
     }
 }

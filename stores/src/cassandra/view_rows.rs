@@ -1,10 +1,10 @@
-//! Rows of tallies: a table for each view, in which the larger stamp stays.
+//! Rows of aggregate views: one table for each view, in which the write with the larger stamp wins.
 //!
-//! Every write carries the stamp of its run as its time, and nothing else ever writes these tables; so
-//! a load may be repeated, and what an overtaken writer still sends is older than what has taken its
-//! place. Rows that no event gives any more stay as markers, of which the epoch is stored as its
-//! complement: no cell of theirs is ever deleted, so reads meet no tombstones. Only what somebody else put where no
-//! row of the view can be is deleted.
+//! The timestamp of each write is the stamp of its run, and only runs write these tables. So a load
+//! may be repeated, and a late write of an overtaken run is older than the rows that replaced it.
+//! Rows that no event produces any more remain as markers, whose epoch is stored as its complement.
+//! No cell of them is ever deleted, so reads find no tombstones. Only rows of other programs, which
+//! the view cannot have, are deleted.
 
 use std::ops::Range;
 
@@ -19,29 +19,30 @@ use super::session::{Cql, run_concurrently};
 use crate::views::{NewRows, PartitionQuery, RowKeys, ViewRows};
 use crate::{Error, Result};
 
-/// Rows that are written in one step: with fewer the steps cost, with more a server's heap does.
-const STEP_ROWS: usize = 50;
-const STEP_BYTES: usize = 16 << 10;
-/// Partitions whose rows are written in one step; servers warn of more.
-const STEP_PARTS: usize = 10;
-/// Steps or partitions that are under way at once in one call.
-const AT_ONCE: usize = 128;
-/// Steps or partitions that are prepared at once.
-const STEPS: usize = 2048;
-/// Rows in a page: they are small, and pages come one after the other.
+/// The maximum number of rows in a batch of writes. Smaller batches have more overhead, larger ones
+/// occupy a server's heap.
+const BATCH_ROWS_MAX: usize = 50;
+const BATCH_BYTES_MAX: usize = 16 << 10;
+/// The maximum number of partitions in a batch of writes. Servers log a warning for more.
+const BATCH_PARTITIONS_MAX: usize = 10;
+/// The maximum number of concurrent batches or partitions of one call.
+const CONCURRENCY_MAX: usize = 128;
+/// The number of partitions whose reads are prepared together.
+const PARTITIONS_PER_ROUND: usize = 2048;
+/// The number of rows in a page. Rows are small, and pages are read one after the other.
 const PAGE_ROWS: i32 = 10_000;
-/// What one call may ask for, at most.
-const FOUND_MAX: usize = 8_000_000;
+/// The maximum number of rows that one call reads.
+const ROWS_MAX: usize = 8_000_000;
 
-/// The table of a view: its name, and what makes it.
+/// Returns the name of a view's table, and the statement that creates it.
 pub(super) fn table(id: &str) -> (String, String) {
     let name = format!("rows_{id}");
-    let make = format!(
+    let create = format!(
         "CREATE TABLE IF NOT EXISTS {name} (
             part blob, row blob, count bigint, epoch bigint, PRIMARY KEY (part, row)
         )"
     );
-    (name, make)
+    (name, create)
 }
 
 /// Writes rows.
@@ -51,17 +52,17 @@ pub(super) async fn write(
     (epoch, stamp_us): (u64, i64),
     rows: &NewRows,
 ) -> Result<()> {
-    let doing = "publishing rows";
+    let operation = "publishing rows";
     let (parts, keys, counts) = (rows.partitions.len(), rows.rows.len(), rows.counts.len());
     if parts != counts || keys != counts {
         return Err(Error::Refused(format!(
-            "rows: {parts} partitions, {keys} rows and {counts} counts; give as many of each"
+            "rows: {parts} partitions, {keys} rows and {counts} counts; the numbers must be equal"
         )));
     }
     let text = format!(
         "INSERT INTO rows_{id} (part, row, count, epoch) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
     );
-    let statement = cql.prepare(doing, &text).await?;
+    let statement = cql.prepare(operation, &text).await?;
     let (statement, epoch) = (&statement, epoch.cast_signed());
     let values = |index| {
         let (count, epoch) = if rows.counts.is_valid(index) {
@@ -74,23 +75,24 @@ pub(super) async fn write(
     };
     let token = |index| {
         let token = statement.calculate_token(&values(index));
-        let token = token.map_err(|error| cql.broken(doing, &error))?;
+        let token = token.map_err(|error| cql.broken(operation, &error))?;
         Ok(token.map(|token| token.value()))
     };
-    let calls = steps(rows, token)?.into_iter().map(|step| async move {
-        let values: Vec<_> = step.into_iter().flatten().map(values).collect();
-        cql.write(doing, statement, &values).await
+    let batches = divide_into_batches(rows, token)?.into_iter();
+    let calls = batches.map(|batch| async move {
+        let values: Vec<_> = batch.into_iter().flatten().map(values).collect();
+        cql.write(operation, statement, &values).await
     });
     stream::iter(calls.map(Ok))
-        .try_for_each_concurrent(AT_ONCE, |call| call)
+        .try_for_each_concurrent(CONCURRENCY_MAX, |call| call)
         .await
 }
 
 /// Deletes rows.
 pub(super) async fn delete(cql: &Cql, id: &str, stamp_us: i64, rows: &RowKeys) -> Result<()> {
-    let doing = "deleting rows that somebody else wrote";
+    let operation = "deleting rows of other programs";
     let text = format!("DELETE FROM rows_{id} USING TIMESTAMP ? WHERE part = ? AND row = ?");
-    let statement = cql.prepare(doing, &text).await?;
+    let statement = cql.prepare(operation, &text).await?;
     let statement = &statement;
     let keys = rows
         .partitions
@@ -99,66 +101,68 @@ pub(super) async fn delete(cql: &Cql, id: &str, stamp_us: i64, rows: &RowKeys) -
         .zip(rows.rows.iter().flatten());
     let calls = keys.map(|(part, row)| async move {
         let values = [(stamp_us, part, row)];
-        cql.write(doing, statement, &values).await
+        cql.write(operation, statement, &values).await
     });
-    run_concurrently(AT_ONCE, calls.collect()).await?;
+    run_concurrently(CONCURRENCY_MAX, calls.collect()).await?;
     Ok(())
 }
 
-/// Cuts rows into steps. Rows of a partition that follow each other stay together; of partitions with few rows there are
-/// several in a step, such as are neighbours by their tokens, since these lie on the same servers: what a step
-/// costs hardly depends on how many rows it has.
-fn steps(
+/// Divides rows into batches of writes. Consecutive rows of a partition remain together. A batch
+/// may contain several small partitions with adjacent tokens, because these are on the same
+/// servers: the cost of a batch hardly depends on its number of rows.
+fn divide_into_batches(
     rows: &NewRows,
     token: impl Fn(usize) -> Result<Option<i64>>,
 ) -> Result<Vec<Vec<Range<usize>>>> {
     let row_bytes = |index| rows.partitions.value(index).len() + rows.rows.value(index).len() + 24;
-    let (mut steps, mut small): (Vec<Vec<Range<usize>>>, _) = (Vec::new(), Vec::new());
+    let (mut batches, mut small): (Vec<Vec<Range<usize>>>, _) = (Vec::new(), Vec::new());
     let mut from = 0;
     while from < rows.counts.len() {
         let (mut to, mut bytes) = (from + 1, row_bytes(from));
         while to < rows.counts.len() && rows.partitions.value(to) == rows.partitions.value(from) {
             bytes += row_bytes(to);
-            if to - from >= STEP_ROWS || bytes > STEP_BYTES {
+            if to - from >= BATCH_ROWS_MAX || bytes > BATCH_BYTES_MAX {
                 break;
             }
             to += 1;
         }
-        if to - from > STEP_ROWS / 2 {
-            steps.push(alone(from..to));
+        if to - from > BATCH_ROWS_MAX / 2 {
+            batches.push(single_partition(from..to));
         } else {
             small.push((token(from)?, bytes, from..to));
         }
         from = to;
     }
     small.sort_unstable_by_key(|(token, _, rows)| (*token, rows.start));
-    let (mut step, mut held, mut held_bytes) = (Vec::new(), 0, 0);
+    let (mut batch, mut batch_rows, mut batch_bytes) = (Vec::new(), 0, 0);
     for (_, bytes, rows) in small {
-        let is_full = held + rows.len() > STEP_ROWS || held_bytes + bytes > STEP_BYTES;
-        if !step.is_empty() && (is_full || step.len() >= STEP_PARTS) {
-            steps.push(std::mem::take(&mut step));
-            (held, held_bytes) = (0, 0);
+        let is_full =
+            batch_rows + rows.len() > BATCH_ROWS_MAX || batch_bytes + bytes > BATCH_BYTES_MAX;
+        if !batch.is_empty() && (is_full || batch.len() >= BATCH_PARTITIONS_MAX) {
+            batches.push(std::mem::take(&mut batch));
+            (batch_rows, batch_bytes) = (0, 0);
         }
-        held += rows.len();
-        held_bytes += bytes;
-        step.push(rows);
+        batch_rows += rows.len();
+        batch_bytes += bytes;
+        batch.push(rows);
     }
-    if !step.is_empty() {
-        steps.push(step);
+    if !batch.is_empty() {
+        batches.push(batch);
     }
-    Ok(steps)
+    Ok(batches)
 }
 
-/// A step of rows of one partition.
-fn alone(rows: Range<usize>) -> Vec<Range<usize>> {
+/// Returns a batch with rows of one partition.
+fn single_partition(rows: Range<usize>) -> Vec<Range<usize>> {
     vec![rows]
 }
 
 type Row = (Vec<u8>, Option<i64>, u64);
 
-/// Count and epoch of a row as it is stored. Nobody else writes these tables; where somebody did all the same, and one
-/// of them is missing, the row has no count, or is of no run: whoever compares finds it, and others can be read.
-pub(super) fn held(count: Option<i64>, epoch: Option<i64>) -> (Option<i64>, u64) {
+/// Decodes the count and epoch of a stored row. If another program wrote the row, one of them may
+/// be missing: then the row has no count, or belongs to no run. The Reconciler detects it, and
+/// other rows remain readable.
+pub(super) fn decode_row(count: Option<i64>, epoch: Option<i64>) -> (Option<i64>, u64) {
     // The epoch of a marker is stored as its complement.
     match epoch.unwrap_or(0) {
         epoch @ 0.. => (count, epoch.cast_unsigned()),
@@ -166,14 +170,14 @@ pub(super) fn held(count: Option<i64>, epoch: Option<i64>) -> (Option<i64>, u64)
     }
 }
 
-/// Rows of several partitions.
+/// Reads rows of several partitions.
 pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartitionQuery]) -> Result<ViewRows> {
     let (mut indexes, mut epochs) = (UInt32Builder::new(), UInt64Builder::new());
     let (mut rows, mut counts) = (BinaryBuilder::new(), Int64Builder::new());
     let mut query = 0;
-    for queries in queries.chunks(STEPS) {
+    for queries in queries.chunks(PARTITIONS_PER_ROUND) {
         let calls = queries.iter().map(|query| read_part(cql, id, query));
-        for part in run_concurrently(AT_ONCE, calls.collect()).await? {
+        for part in run_concurrently(CONCURRENCY_MAX, calls.collect()).await? {
             for (row, count, epoch) in part {
                 indexes.append_value(query);
                 rows.append_value(&row);
@@ -182,9 +186,9 @@ pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartitionQuery]) -> Res
             }
             query += 1;
         }
-        if ArrayBuilder::len(&indexes) > FOUND_MAX {
+        if ArrayBuilder::len(&indexes) > ROWS_MAX {
             return Err(Error::Refused(format!(
-                "reading batch rows: there are more than {FOUND_MAX}; ask for less at once"
+                "reading batch rows: there are more than {ROWS_MAX}; request fewer"
             )));
         }
     }
@@ -197,12 +201,12 @@ pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartitionQuery]) -> Res
 }
 
 async fn read_part(cql: &Cql, id: &str, query: &PartitionQuery) -> Result<Vec<Row>> {
-    let doing = "reading batch rows";
+    let operation = "reading batch rows";
     let (begin, end) = &query.range;
     let until = if end.is_some() { "AND row < ?" } else { "" };
     let text =
         format!("SELECT row, count, epoch FROM rows_{id} WHERE part = ? AND row >= ? {until}");
-    let mut statement = cql.prepare(doing, &text).await?;
+    let mut statement = cql.prepare(operation, &text).await?;
     statement.set_page_size(PAGE_ROWS);
     let mut rows = Vec::new();
     let mut next = Some(PagingState::start());
@@ -210,29 +214,29 @@ async fn read_part(cql: &Cql, id: &str, query: &PartitionQuery) -> Result<Vec<Ro
         let (page, after) = match end {
             Some(end) => {
                 let values = (&query.partition, begin, end);
-                cql.read_page(doing, &statement, &values, from).await?
+                cql.read_page(operation, &statement, &values, from).await?
             }
             None => {
                 let values = (&query.partition, begin);
-                cql.read_page(doing, &statement, &values, from).await?
+                cql.read_page(operation, &statement, &values, from).await?
             }
         };
         next = after;
         let found = page.rows::<(&[u8], Option<i64>, Option<i64>)>();
-        for row in found.map_err(|error| cql.broken(doing, error))? {
-            let (row, count, epoch) = row.map_err(|error| cql.broken(doing, error))?;
-            let (count, epoch) = held(count, epoch);
+        for row in found.map_err(|error| cql.broken(operation, error))? {
+            let (row, count, epoch) = row.map_err(|error| cql.broken(operation, error))?;
+            let (count, epoch) = decode_row(count, epoch);
             rows.push((row.to_vec(), count, epoch));
         }
-        if rows.len() > FOUND_MAX {
+        if rows.len() > ROWS_MAX {
             break;
         }
     }
     Ok(rows)
 }
 
-/// Keys of rows with a count and a stamp before `stamp_us`, in the order of the table: by the tokens
-/// of partitions, then by row.
+/// Lists the keys of rows with a count and a stamp before `stamp_us`, in the order of the table: by
+/// the tokens of partitions, then by row.
 pub(super) async fn before(
     cql: &Cql,
     id: &str,
@@ -240,7 +244,7 @@ pub(super) async fn before(
     after: Option<(Vec<u8>, Vec<u8>)>,
     limit: usize,
 ) -> Result<RowKeys> {
-    let doing = "looking for rows of earlier results";
+    let operation = "looking for rows of earlier results";
     let mut keys = Keys {
         parts: BinaryBuilder::new(),
         rows: BinaryBuilder::new(),
@@ -262,15 +266,15 @@ pub(super) async fn before(
         ],
     };
     for (text, values) in scans {
-        let statement = cql.prepare(doing, &text).await?;
+        let statement = cql.prepare(operation, &text).await?;
         let mut next = Some(PagingState::start());
         while let Some(from) = next
             && !keys.is_full()
         {
-            let (page, after) = cql.read_page(doing, &statement, &values, from).await?;
+            let (page, after) = cql.read_page(operation, &statement, &values, from).await?;
             next = after;
             let added = keys.add(&page);
-            added.map_err(|error| cql.broken(doing, error))?;
+            added.map_err(|error| cql.broken(operation, error))?;
         }
     }
     Ok(RowKeys {
@@ -312,8 +316,8 @@ mod tests {
 
     use super::*;
 
-    /// Rows of partitions, each with so many rows of so many bytes, and tokens that go the other way round.
-    fn steps_of(parts: &[(usize, usize)]) -> Vec<Vec<Range<usize>>> {
+    /// Divides partitions, given by number of rows and bytes per row, with descending tokens.
+    fn divide(parts: &[(usize, usize)]) -> Vec<Vec<Range<usize>>> {
         let of = |(part, (rows, bytes)): (usize, &(usize, usize))| {
             let row = move |n: usize| {
                 (
@@ -330,31 +334,42 @@ mod tests {
             counts: Int64Array::from(vec![1; all.len()]),
         };
         let token = |index: usize| Ok(Some(-i64::try_from(index).unwrap()));
-        let steps = steps(&rows, token).unwrap();
-        let mut seen: Vec<usize> = steps.iter().flatten().cloned().flatten().collect();
+        let batches = divide_into_batches(&rows, token).unwrap();
+        let mut seen: Vec<usize> = batches.iter().flatten().cloned().flatten().collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..all.len()).collect::<Vec<_>>(), "each row once");
-        steps
+        batches
     }
 
     #[test]
-    fn small_partitions_share_a_step_with_their_neighbours() {
-        let steps = steps_of(&[(1, 0); 25]);
-        let parts: Vec<usize> = steps.iter().map(Vec::len).collect();
+    fn small_partitions_with_adjacent_tokens_share_a_batch() {
+        let batches = divide(&[(1, 0); 25]);
+        let parts: Vec<usize> = batches.iter().map(Vec::len).collect();
         assert_eq!(parts, [10, 10, 5]);
-        assert_eq!(steps[0][0], 24..25, "the least token first");
-        assert_eq!(steps_of(&[(20, 0), (20, 0), (20, 0)]).len(), 2);
-        assert_eq!(steps_of(&[]), Vec::<Vec<Range<usize>>>::new());
+        assert_eq!(batches[0][0], 24..25, "the smallest token first");
+        assert_eq!(divide(&[(20, 0), (20, 0), (20, 0)]).len(), 2);
+        assert_eq!(divide(&[]), Vec::<Vec<Range<usize>>>::new());
     }
 
     #[test]
-    fn large_partitions_are_cut() {
+    fn large_partitions_are_divided() {
         assert_eq!(
-            steps_of(&[(120, 0)]),
-            [alone(0..50), alone(50..100), alone(100..120)]
+            divide(&[(120, 0)]),
+            [
+                single_partition(0..50),
+                single_partition(50..100),
+                single_partition(100..120)
+            ]
         );
-        let steps = steps_of(&[(40, 0), (1, 0), (30, 0)]);
-        assert_eq!(steps, [alone(0..40), alone(41..71), alone(40..41)]);
-        assert_eq!(steps_of(&[(3, 10_000)]).len(), 3, "rows that are long");
+        let batches = divide(&[(40, 0), (1, 0), (30, 0)]);
+        assert_eq!(
+            batches,
+            [
+                single_partition(0..40),
+                single_partition(41..71),
+                single_partition(40..41)
+            ]
+        );
+        assert_eq!(divide(&[(3, 10_000)]).len(), 3, "large rows");
     }
 }

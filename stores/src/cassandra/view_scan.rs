@@ -1,9 +1,9 @@
-//! Scanning the tables of views: rows in the order of tokens, heads in that of their buckets.
+//! Scans the tables of views: rows in the order of tokens, heads in the order of their buckets.
 //!
-//! A scan goes on after keys and not after what the servers call a paging state, which ends with their
-//! version and can't be cut within an answer. Shares of rows are ranges of tokens, as `Murmur3Partitioner`
-//! makes them, the only one that the driver knows; those of heads are whole buckets, of which there are
-//! [`editions::BUCKETS`].
+//! A scan continues after a key and not after a paging state of the servers, which depends on their
+//! version and cannot point into a page. Shares of rows are ranges of tokens of the
+//! `Murmur3Partitioner`, the only one that the driver supports. Shares of heads are whole buckets,
+//! of which there are [`editions::BUCKETS`].
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -16,51 +16,55 @@ use scylla::serialize::row::SerializeRow;
 
 use super::editions;
 use super::session::Cql;
-use super::view_rows::held;
+use super::view_rows::decode_row;
 use crate::Result;
 use crate::view_scan::{
     HeadsPage, PageBudget, RowPosition, RowsPage, ScanShare, ScannedHead, ScannedHeads,
     ScannedRows, ShareScheme,
 };
 
-/// Rows and heads in one answer, at most: roots have some thousand bytes.
-const ROWS_ASKED: usize = 5_000;
-const HEADS_ASKED: usize = 500;
-/// Shares that keep a small cluster busy.
-const SIDE_BY_SIDE: NonZeroU32 = NonZeroU32::MIN.saturating_add(15);
-/// Between two buckets lie so many places.
-const BUCKET_PLACES: u64 = 1 << (u64::BITS - editions::BUCKETS.ilog2());
+/// The maximum number of rows and heads in one page. A root has a few thousand bytes.
+const PAGE_ROWS_MAX: usize = 5_000;
+const PAGE_HEADS_MAX: usize = 500;
+/// The number of parallel shares that keep a small cluster busy.
+const PARALLEL_SHARES: NonZeroU32 = NonZeroU32::MIN.saturating_add(15);
+/// The number of unsigned tokens per bucket.
+const TOKENS_PER_BUCKET: u64 = 1 << (u64::BITS - editions::BUCKETS.ilog2());
 
 pub(super) const DIVISION: ShareScheme = ShareScheme {
-    parallel_shares: SIDE_BY_SIDE,
-    row_token: |part| place_of(token(part)),
-    head_token: |key| bucket_place(editions::bucket(key)),
+    parallel_shares: PARALLEL_SHARES,
+    row_token: |part| to_unsigned_token(token(part)),
+    head_token: |key| bucket_token(editions::bucket(key)),
 };
 
 fn token(part: &[u8]) -> i64 {
     Murmur3Partitioner.hash_one(part).value()
 }
 
-/// Tokens are numbers with a sign, places without.
-const fn place_of(token: i64) -> u64 {
+/// Converts a token of Cassandra, which is signed, to an unsigned one in the same order.
+const fn to_unsigned_token(token: i64) -> u64 {
     token.cast_unsigned() ^ (1 << 63)
 }
 
-const fn token_at(place: u64) -> i64 {
-    (place ^ (1 << 63)).cast_signed()
+const fn to_signed_token(token: u64) -> i64 {
+    (token ^ (1 << 63)).cast_signed()
 }
 
-const fn bucket_place(bucket: i32) -> u64 {
-    bucket.cast_unsigned() as u64 * BUCKET_PLACES
+const fn bucket_token(bucket: i32) -> u64 {
+    bucket.cast_unsigned() as u64 * TOKENS_PER_BUCKET
 }
 
-/// The tokens of some places: after the first of these, up to the second. The smallest number is no token.
-fn tokens(places: &RangeInclusive<u64>) -> (i64, i64) {
-    let (first, last) = (token_at(*places.start()), token_at(*places.end()));
+/// Converts a range to signed tokens: exclusive start, inclusive end. The smallest number is no
+/// token.
+fn to_signed_range(token_range: &RangeInclusive<u64>) -> (i64, i64) {
+    let (first, last) = (
+        to_signed_token(*token_range.start()),
+        to_signed_token(*token_range.end()),
+    );
     (first.saturating_sub(1), last)
 }
 
-/// A page of the rows of a share.
+/// Reads a page of the rows of a share.
 pub(super) async fn rows(
     cql: &Cql,
     id: &str,
@@ -73,24 +77,24 @@ pub(super) async fn rows(
         id,
         page: RowsPage::new(limit),
     };
-    let Some(places) = share.token_range() else {
+    let Some(token_range) = share.token_range() else {
         return Ok(scan.page.finish(true));
     };
-    let (mut begin, end) = tokens(&places);
-    let mut is_all = true;
-    if let Some(at) = after.filter(|at| share.contains(place_of(token(&at.partition)))) {
+    let (mut begin, end) = to_signed_range(&token_range);
+    let mut is_complete = true;
+    if let Some(at) = after.filter(|at| share.contains(to_unsigned_token(token(&at.partition)))) {
         begin = token(&at.partition);
-        is_all = scan.take_rest(at).await?;
+        is_complete = scan.read_rest(at).await?;
     }
-    // Where both are the same, the range would be the whole ring.
-    if is_all && begin < end {
+    // If both are equal, the servers take the range for the whole ring.
+    if is_complete && begin < end {
         let range = "token(part) > ? AND token(part) <= ?";
-        is_all = scan.take(range, &(begin, end)).await?;
+        is_complete = scan.read_matching(range, &(begin, end)).await?;
     }
-    Ok(scan.page.finish(is_all))
+    Ok(scan.page.finish(is_complete))
 }
 
-/// A row as it is scanned: its keys, count and epoch, and when these were written.
+/// A scanned row: its keys, count and epoch, and the write times of both.
 type Scanned<'a> = (
     &'a [u8],
     &'a [u8],
@@ -108,72 +112,79 @@ struct RowScan<'a> {
 }
 
 impl RowScan<'_> {
-    const DOING: &'static str = "scanning batch rows";
+    const OPERATION: &'static str = "scanning batch rows";
 
-    /// Takes what follows a place and has the same token: the rest of its partition and, seldom enough,
-    /// partitions with the same token, which lie in the order of their keys. Answers whether that was all.
-    async fn take_rest(&mut self, at: &RowPosition) -> Result<bool> {
+    /// Reads the rows after a position that have the same token: the rest of its partition and,
+    /// which is rare, other partitions with this token, in the order of their keys. Returns whether
+    /// these were all.
+    async fn read_rest(&mut self, at: &RowPosition) -> Result<bool> {
         let rest = (&at.partition, &at.row);
-        if !self.take("part = ? AND row > ?", &rest).await? {
+        if !self.read_matching("part = ? AND row > ?", &rest).await? {
             return Ok(false);
         }
         let text = format!(
             "SELECT DISTINCT part FROM rows_{} WHERE token(part) = ?",
             self.id
         );
-        let statement = self.cql.prepare(Self::DOING, &text).await?;
+        let statement = self.cql.prepare(Self::OPERATION, &text).await?;
         let of_token = (token(&at.partition),);
         let mut parts: Vec<(Vec<u8>,)> = self
             .cql
-            .fetch_all(Self::DOING, &statement, &of_token)
+            .fetch_all(Self::OPERATION, &statement, &of_token)
             .await?;
         parts.retain(|(part,)| *part > at.partition);
         for (part,) in parts {
-            if !self.take("part = ?", &(part,)).await? {
+            if !self.read_matching("part = ?", &(part,)).await? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Takes the rows that a condition names, in their order, until the page is full; answers whether
-    /// these were all.
-    async fn take(&mut self, condition: &str, values: &(impl SerializeRow + Sync)) -> Result<bool> {
+    /// Reads the rows that satisfy a condition, in their order, until the page is full. Returns
+    /// whether these were all.
+    async fn read_matching(
+        &mut self,
+        condition: &str,
+        values: &(impl SerializeRow + Sync),
+    ) -> Result<bool> {
         let text = format!(
             "SELECT part, row, count, epoch, WRITETIME(count), WRITETIME(epoch) FROM rows_{} WHERE {condition}",
             self.id
         );
-        let mut statement = self.cql.prepare(Self::DOING, &text).await?;
+        let mut statement = self.cql.prepare(Self::OPERATION, &text).await?;
         let mut next = Some(PagingState::start());
         while let Some(from) = next {
             if self.page.budget().is_full() {
                 return Ok(false);
             }
-            statement.set_page_size(asked(self.page.budget(), ROWS_ASKED));
-            let asked = self.cql.read_page(Self::DOING, &statement, values, from);
-            let (answer, after) = asked.await?;
+            statement.set_page_size(choose_page_size(self.page.budget(), PAGE_ROWS_MAX));
+            let page = self
+                .cql
+                .read_page(Self::OPERATION, &statement, values, from);
+            let (page, after) = page.await?;
             next = after;
-            let are_all = self.add(&answer);
-            if !are_all.map_err(|error| self.cql.broken(Self::DOING, error))? {
+            let is_complete = self.add(&page);
+            if !is_complete.map_err(|error| self.cql.broken(Self::OPERATION, error))? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Adds rows until the page is full; answers whether these were all.
+    /// Adds rows until the page is full. Returns whether these were all.
     fn add(
         &mut self,
-        answer: &QueryRowsResult,
+        page: &QueryRowsResult,
     ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
-        for row in answer.rows::<Scanned<'_>>()? {
+        for row in page.rows::<Scanned<'_>>()? {
             if self.page.budget().is_full() {
                 return Ok(false);
             }
             let (part, row, count, epoch, count_us, epoch_us) = row?;
-            let (count, epoch) = held(count, epoch);
+            let (count, epoch) = decode_row(count, epoch);
             self.page.visit(part, row);
-            // Both are written together; by whoever changes one of them later than the other.
+            // A run writes both together. Another program may have changed one of them later.
             let stamp_us = count_us.max(epoch_us).unwrap_or(0);
             self.page.add(part, row, count, epoch, stamp_us);
         }
@@ -181,12 +192,12 @@ impl RowScan<'_> {
     }
 }
 
-/// How many rows to ask for at once.
-fn asked(room: &PageBudget, most: usize) -> i32 {
-    i32::try_from(room.choose_fetch_rows(most)).unwrap_or(1)
+/// Chooses how many rows to request at once.
+fn choose_page_size(budget: &PageBudget, rows_max: usize) -> i32 {
+    i32::try_from(budget.choose_fetch_rows(rows_max)).unwrap_or(1)
 }
 
-/// A page of the heads of a share.
+/// Reads a page of the heads of a share.
 pub(super) async fn heads(
     cql: &Cql,
     id: &str,
@@ -197,11 +208,11 @@ pub(super) async fn heads(
     let mut page = HeadsPage::new(limit);
     let first = after.map_or(0, editions::bucket);
     for bucket in first..editions::BUCKETS.cast_signed() {
-        if !share.contains(bucket_place(bucket)) {
+        if !share.contains(bucket_token(bucket)) {
             continue;
         }
         let after = after.filter(|key| editions::bucket(key) == bucket);
-        if !take_bucket(cql, id, (bucket, after), &mut page).await? {
+        if !read_bucket(cql, id, (bucket, after), &mut page).await? {
             let next = page.last();
             return Ok(page.finish(next));
         }
@@ -211,35 +222,35 @@ pub(super) async fn heads(
 
 type HeadRow = (Vec<u8>, i64, i64, Bytes);
 
-/// Takes heads of a bucket until the page is full; answers whether these were all.
-async fn take_bucket(
+/// Reads heads of a bucket until the page is full. Returns whether these were all.
+async fn read_bucket(
     cql: &Cql,
     id: &str,
     (bucket, after): (i32, Option<&[u8]>),
     page: &mut HeadsPage,
 ) -> Result<bool> {
-    let doing = "scanning heads";
-    // With a bound also from the first on: without one the row of the bucket's fence would come, too.
+    let operation = "scanning heads";
+    // The first read has a bound, too. Without one, it would return the row of the bucket's fence.
     let bound = if after.is_some() { ">" } else { ">=" };
     let text = format!(
         "SELECT key, epoch, stamp_us, root FROM heads_{id} WHERE bucket = ? AND key {bound} ?"
     );
-    let mut statement = cql.prepare(doing, &text).await?;
+    let mut statement = cql.prepare(operation, &text).await?;
     let values = (bucket, after.unwrap_or_default());
     let mut next = Some(PagingState::start());
     while let Some(from) = next {
         if page.budget().is_full() {
             return Ok(false);
         }
-        statement.set_page_size(asked(page.budget(), HEADS_ASKED));
-        let (answer, later) = cql.read_page(doing, &statement, &values, from).await?;
+        statement.set_page_size(choose_page_size(page.budget(), PAGE_HEADS_MAX));
+        let (result, later) = cql.read_page(operation, &statement, &values, from).await?;
         next = later;
-        let rows = answer.rows::<HeadRow>();
-        for row in rows.map_err(|error| cql.broken(doing, error))? {
+        let rows = result.rows::<HeadRow>();
+        for row in rows.map_err(|error| cql.broken(operation, error))? {
             if page.budget().is_full() {
                 return Ok(false);
             }
-            let (key, epoch, stamp_us, root) = row.map_err(|error| cql.broken(doing, error))?;
+            let (key, epoch, stamp_us, root) = row.map_err(|error| cql.broken(operation, error))?;
             page.add(ScannedHead {
                 key,
                 epoch: epoch.cast_unsigned(),
@@ -257,7 +268,7 @@ mod tests {
 
     #[test]
     fn tokens_are_those_of_cassandra() {
-        // As a server answers `SELECT token(part)`.
+        // The results of `SELECT token(part)` on a server.
         assert_eq!(token(b"test"), -6_017_608_668_500_074_083);
         assert_eq!(token(b"xd"), 4_507_812_186_440_344_727);
         assert_eq!(token(b"primary_key"), -1_632_642_444_691_073_360);
@@ -266,28 +277,28 @@ mod tests {
     #[test]
     fn shares_are_ranges_of_tokens() {
         let all = ScanShare::ALL.token_range().expect("a share");
-        assert_eq!(tokens(&all), (i64::MIN, i64::MAX));
-        let of = NonZeroU32::MIN.saturating_add(1);
-        let halves =
-            ScanShare::list_all(of).map(|share| tokens(&share.token_range().expect("a share")));
+        assert_eq!(to_signed_range(&all), (i64::MIN, i64::MAX));
+        let count = NonZeroU32::MIN.saturating_add(1);
+        let halves = ScanShare::list_all(count)
+            .map(|share| to_signed_range(&share.token_range().expect("a share")));
         let halves: Vec<_> = halves.collect();
         assert_eq!(halves, [(i64::MIN, -1), (-1, i64::MAX)]);
         for token in [i64::MIN + 1, -1, 0, i64::MAX] {
-            assert_eq!(token_at(place_of(token)), token);
+            assert_eq!(to_signed_token(to_unsigned_token(token)), token);
             let share = u32::from(token >= 0);
             assert!(
                 ScanShare {
                     index: share,
-                    count: of
+                    count
                 }
-                .contains(place_of(token))
+                .contains(to_unsigned_token(token))
             );
         }
     }
 
     #[test]
-    fn buckets_lie_evenly() {
-        let last = bucket_place(editions::BUCKETS.cast_signed() - 1);
-        assert_eq!(last.wrapping_add(BUCKET_PLACES), 0);
+    fn buckets_divide_the_tokens_evenly() {
+        let last = bucket_token(editions::BUCKETS.cast_signed() - 1);
+        assert_eq!(last.wrapping_add(TOKENS_PER_BUCKET), 0);
     }
 }

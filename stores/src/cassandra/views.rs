@@ -25,9 +25,9 @@ use crate::views::{
 };
 use crate::{Error, Result};
 
-/// Reads from the tables of a view; nothing if it has none. What is known here of their names may be
-/// out of date, then it is asked for once more.
-macro_rules! reading {
+/// Reads from the tables of a view; `None` if it has none. If the cached names of its tables are
+/// outdated, they are read again.
+macro_rules! read_tables {
     ($self:ident, $view:ident, |$cql:ident, $id:ident| $read:expr) => {{
         let $cql = &*$self.cql;
         let mut again = true;
@@ -37,8 +37,12 @@ macro_rules! reading {
             };
             let $id = found.as_str();
             match $read.await {
-                Err(Error::Refused(why)) if again => {
-                    tracing::debug!(view = $view, why, "its tables are looked for again");
+                Err(Error::Refused(reason)) if again => {
+                    tracing::debug!(
+                        view = $view,
+                        reason,
+                        "reading the names of the tables again"
+                    );
                     $self.tables.forget($view);
                     again = false;
                 }
@@ -71,36 +75,37 @@ impl CassandraViews {
         }
     }
 
-    /// With so many runs whose records are kept, in place of ten thousand.
+    /// Sets the number of runs whose records are kept, 10,000 by default.
     #[must_use]
     pub const fn keeping_runs(mut self, runs: u64) -> Self {
         self.runs_kept = runs;
         self
     }
 
-    /// The tables of a view, to be written by a run that has this stamp.
-    async fn writing(
+    /// Fails if the run with this stamp may not write the tables of a view.
+    async fn check_writer(
         &self,
         source: Source,
         view: &str,
         (epoch, stamp_us): (Epoch, i64),
     ) -> Result<Run> {
         let run = expect_stamp(&self.cql, source, epoch, stamp_us).await;
-        self.unless_gone(view, run)
+        self.forget_if_refused(view, run)
     }
 
-    /// What became of work on the tables of a view. Where it was refused they may be gone, and others
-    /// be there in their place: the next try looks for them.
-    fn unless_gone<T>(&self, view: &str, done: Result<T>) -> Result<T> {
+    /// Returns the result of an operation on the tables of a view. After a refusal, the names of
+    /// the tables are read again, because the tables may have been replaced.
+    fn forget_if_refused<T>(&self, view: &str, done: Result<T>) -> Result<T> {
         if matches!(done, Err(Error::Refused(_))) {
             self.tables.forget(view);
         }
         done
     }
 
-    /// What became of a scan. Where it was refused, the view may have tables of the other kind.
-    async fn unless_other<T>(&self, view: &str, wants_board: bool, done: Result<T>) -> Result<T> {
-        let Err(Error::Refused(why)) = done else {
+    /// Returns the result of a scan. After a refusal, checks if the view has tables of the other
+    /// kind.
+    async fn check_kind<T>(&self, view: &str, wants_board: bool, done: Result<T>) -> Result<T> {
+        let Err(Error::Refused(reason)) = done else {
             return done;
         };
         let cql = &self.cql;
@@ -108,7 +113,7 @@ impl CassandraViews {
         if is_board != wants_board && self.tables.find(cql, view).await?.is_some() {
             return Err(wrong_kind_error(view, is_board));
         }
-        Err(Error::Refused(why))
+        Err(Error::Refused(reason))
     }
 }
 
@@ -119,13 +124,13 @@ impl ViewsRead for CassandraViews {
     }
 
     async fn rows(&self, view: &str, queries: &[PartitionQuery]) -> Result<Option<ViewRows>> {
-        Ok(reading!(self, view, |cql, id| view_rows::read(
+        Ok(read_tables!(self, view, |cql, id| view_rows::read(
             cql, id, queries
         )))
     }
 
     async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
-        Ok(reading!(self, view, |cql, id| editions::heads(
+        Ok(read_tables!(self, view, |cql, id| editions::heads(
             cql, id, keys
         )))
     }
@@ -136,7 +141,7 @@ impl ViewsRead for CassandraViews {
         key: &[u8],
         names: &[NodeName],
     ) -> Result<Vec<Option<Bytes>>> {
-        let found = reading!(self, view, |cql, id| editions::nodes(cql, id, key, names));
+        let found = read_tables!(self, view, |cql, id| editions::nodes(cql, id, key, names));
         Ok(found.unwrap_or_else(|| vec![None; names.len()]))
     }
 
@@ -172,12 +177,12 @@ impl ViewsScan for CassandraViews {
         limit: usize,
     ) -> Result<Option<ScannedRows>> {
         let scan = async {
-            Ok(reading!(self, view, |cql, id| view_scan::rows(
+            Ok(read_tables!(self, view, |cql, id| view_scan::rows(
                 cql, id, share, after, limit
             )))
         };
         let done = scan.await;
-        self.unless_other(view, false, done).await
+        self.check_kind(view, false, done).await
     }
 
     async fn scan_heads(
@@ -188,12 +193,12 @@ impl ViewsScan for CassandraViews {
         limit: usize,
     ) -> Result<Option<ScannedHeads>> {
         let scan = async {
-            Ok(reading!(self, view, |cql, id| view_scan::heads(
+            Ok(read_tables!(self, view, |cql, id| view_scan::heads(
                 cql, id, share, after, limit
             )))
         };
         let done = scan.await;
-        self.unless_other(view, true, done).await
+        self.check_kind(view, true, done).await
     }
 }
 
@@ -255,8 +260,8 @@ impl ViewsWrite for CassandraViews {
         results: &BTreeMap<String, String>,
         now_ms: i64,
     ) -> Result<i64> {
-        let doing = "taking a new stamp for a run";
-        let stamp_us = change(&self.cql, doing, source, None, |seen| {
+        let operation = "assigning a new stamp to a run";
+        let stamp_us = change(&self.cql, operation, source, None, |seen| {
             let mut run = run_rules::expect_last(source, epoch, seen.last.clone())?;
             let mut summary = seen.summary.clone();
             run.stamp_us = summary.assign_stamp(now_ms);
@@ -278,7 +283,7 @@ impl ViewsWrite for CassandraViews {
             Ok((Some(RunsChange { summary, run }), stamp_us))
         })
         .await?;
-        // Before the try reads any head: from here on no older one writes any.
+        // Before this attempt reads any head. From here on, no older attempt writes one.
         for view in results.keys() {
             if let Some(id) = self.tables.find_board(&self.cql, view).await? {
                 self.progress.fence(&self.cql, &id, stamp_us).await?;
@@ -288,8 +293,8 @@ impl ViewsWrite for CassandraViews {
     }
 
     async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>> {
-        let doing = "reading which results were published";
-        let (_, summary) = super::runs::read_summary(&self.cql, doing, source).await?;
+        let operation = "reading which results were published";
+        let (_, summary) = super::runs::read_summary(&self.cql, operation, source).await?;
         Ok(summary.results)
     }
 
@@ -300,7 +305,7 @@ impl ViewsWrite for CassandraViews {
         after: Option<(Vec<u8>, Vec<u8>)>,
         limit: usize,
     ) -> Result<RowKeys> {
-        let found = reading!(self, view, |cql, id| view_rows::before(
+        let found = read_tables!(self, view, |cql, id| view_rows::before(
             cql,
             id,
             stamp_us,
@@ -319,10 +324,10 @@ impl ViewsWrite for CassandraViews {
         rows: &NewRows,
     ) -> Result<()> {
         let at = (epoch, stamp_us);
-        self.writing(source, view, at).await?;
+        self.check_writer(source, view, at).await?;
         let id = self.tables.expect(&self.cql, view).await?;
         let written = view_rows::write(&self.cql, &id, at, rows).await;
-        self.unless_gone(view, written)
+        self.forget_if_refused(view, written)
     }
 
     async fn delete_rows(
@@ -332,10 +337,10 @@ impl ViewsWrite for CassandraViews {
         at: (Epoch, i64),
         rows: &RowKeys,
     ) -> Result<()> {
-        self.writing(source, view, at).await?;
+        self.check_writer(source, view, at).await?;
         let id = self.tables.expect(&self.cql, view).await?;
         let deleted = view_rows::delete(&self.cql, &id, at.1, rows).await;
-        self.unless_gone(view, deleted)
+        self.forget_if_refused(view, deleted)
     }
 
     async fn publish_versions(
@@ -347,17 +352,17 @@ impl ViewsWrite for CassandraViews {
         editions: &[NewVersion],
     ) -> Result<()> {
         let at = (epoch, stamp_us);
-        self.writing(source, view, at).await?;
+        self.check_writer(source, view, at).await?;
         let id = self.tables.expect(&self.cql, view).await?;
         let written = async {
             self.progress.fence(&self.cql, &id, stamp_us).await?;
             editions::write(&self.cql, &self.progress, &id, at, editions).await
         };
-        self.unless_gone(view, written.await)
+        self.forget_if_refused(view, written.await)
     }
 
     async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
-        let found = reading!(self, view, |cql, id| editions::names(cql, id, key));
+        let found = read_tables!(self, view, |cql, id| editions::names(cql, id, key));
         Ok(found.unwrap_or_default())
     }
 
@@ -368,7 +373,7 @@ impl ViewsWrite for CassandraViews {
         (epoch, stamp_us): (Epoch, i64),
         limit: usize,
     ) -> Result<usize> {
-        self.writing(source, view, (epoch, stamp_us)).await?;
+        self.check_writer(source, view, (epoch, stamp_us)).await?;
         let Some(id) = self.tables.find(&self.cql, view).await? else {
             return Ok(0);
         };
@@ -376,11 +381,11 @@ impl ViewsWrite for CassandraViews {
             self.progress.fence(&self.cql, &id, stamp_us).await?;
             editions::collect(&self.cql, &self.progress, &id, stamp_us, limit).await
         };
-        self.unless_gone(view, collected.await)
+        self.forget_if_refused(view, collected.await)
     }
 
     async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>> {
-        let found = reading!(self, view, |cql, id| editions::keys(
+        let found = read_tables!(self, view, |cql, id| editions::keys(
             cql,
             id,
             after.clone(),

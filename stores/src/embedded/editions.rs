@@ -1,5 +1,5 @@
-//! Editions of boards in the tables of `views.db`: for each view one of heads, one of nodes, one that
-//! names the nodes that no head leads to, and one that names those of the earlier roots.
+//! Versions of boards in the tables of `views.db`. Each view has a table of heads, one of nodes,
+//! one that lists the nodes to which no head leads, and one that lists the nodes of earlier roots.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,10 +14,10 @@ use super::view_rows::{expect_table, find_table};
 use crate::Result;
 use crate::views::{EarlierRoot, Head, NewHead, NewVersion, NodeName};
 
-/// What makes the tables of a view.
+/// Returns the statements that create the tables of a view.
 pub(super) fn tables(id: i64, view: &str) -> String {
     let table = super::view_rows::table_name(id, view);
-    // Nodes are larger than a tree without row ids is good for.
+    // Nodes are too large for a table without row ids.
     format!(
         "CREATE TABLE {table}_heads (
             key BLOB NOT NULL PRIMARY KEY,
@@ -48,7 +48,7 @@ pub(super) fn tables(id: i64, view: &str) -> String {
     )
 }
 
-/// What deletes them.
+/// Returns the statements that drop them.
 pub(super) fn drop_tables(id: i64, view: &str) -> String {
     let table = super::view_rows::table_name(id, view);
     ["heads", "nodes", "garbage", "earlier"]
@@ -71,7 +71,7 @@ pub(super) async fn heads(
     ))
 }
 
-/// A head as it is stored: key, root, epoch, stamp, and the same of the earlier root.
+/// The columns of a head: key, root, epoch, stamp, then those of the earlier root.
 type HeadRow = (
     Vec<u8>,
     Vec<u8>,
@@ -82,17 +82,17 @@ type HeadRow = (
     Option<i64>,
 );
 
-/// The heads of keys, by key.
+/// Reads the heads of keys, by key.
 async fn heads_of(
     session: &mut Session,
     table: &str,
     keys: &[&[u8]],
 ) -> Result<HashMap<Vec<u8>, Head>> {
     let mut found = HashMap::new();
-    for (marks, keys) in statements(keys) {
+    for (placeholders, keys) in split_statements(keys) {
         let text = format!(
             "SELECT key, root, epoch, stamp_us, earlier_root, earlier_epoch, earlier_stamp_us
-             FROM {table}_heads WHERE key IN ({marks})"
+             FROM {table}_heads WHERE key IN ({placeholders})"
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
         for key in keys {
@@ -126,9 +126,10 @@ pub(super) async fn nodes(
         return Ok(vec![None; names.len()]);
     };
     let mut found: HashMap<Vec<u8>, Bytes> = HashMap::new();
-    for (marks, names) in statements(names) {
-        let text =
-            format!("SELECT name, bytes FROM {table}_nodes WHERE key = ? AND name IN ({marks})");
+    for (placeholders, names) in split_statements(names) {
+        let text = format!(
+            "SELECT name, bytes FROM {table}_nodes WHERE key = ? AND name IN ({placeholders})"
+        );
         let mut query = sqlx::query(AssertSqlSafe(text)).bind(key);
         for name in names {
             query = query.bind(name.as_slice());
@@ -149,78 +150,78 @@ pub(super) async fn write(
     session: &mut Session,
     view: &str,
     (epoch, stamp_us): (Epoch, i64),
-    editions: &[NewVersion],
+    versions: &[NewVersion],
 ) -> Result<()> {
     let table = expect_table(session, view).await?;
-    let mut known = known_nodes(session, &table, editions).await?;
-    let with_head = editions.iter().filter(|edition| edition.head.is_some());
-    let keys: Vec<&[u8]> = with_head.map(|edition| edition.key.as_slice()).collect();
+    let mut known = known_nodes(session, &table, versions).await?;
+    let with_head = versions.iter().filter(|version| version.head.is_some());
+    let keys: Vec<&[u8]> = with_head.map(|version| version.key.as_slice()).collect();
     let replaced = heads_of(session, &table, &keys).await?;
     let mut writer = Writer { session, table };
-    for edition in editions {
-        let key = edition.key.as_slice();
+    for version in versions {
+        let key = version.key.as_slice();
         let known = known.entry(key).or_default();
         let mut new = Vec::new();
-        for (name, bytes) in &edition.nodes {
+        for (name, bytes) in &version.nodes {
             match known.entry(*name) {
                 Entry::Vacant(place) => {
                     place.insert(Node {
-                        is: Led::default(),
-                        noted: Led::BY_HEAD,
+                        references: References::default(),
+                        recorded: References::BY_HEAD,
                     });
                     writer.put_node(key, name, bytes).await?;
                     new.push(*name);
                 }
-                Entry::Occupied(_) if edition.rewrites_nodes => {
+                Entry::Occupied(_) if version.rewrites_nodes => {
                     writer.put_node(key, name, bytes).await?;
                 }
                 Entry::Occupied(_) => {}
             }
         }
-        let Some(head) = &edition.head else {
-            // Should the head never come, nothing else would tell of them.
+        let Some(head) = &version.head else {
+            // If the head is never written, nothing else refers to these nodes.
             for name in new {
                 if let Some(node) = known.get_mut(&name) {
-                    writer.note(key, &name, node).await?;
+                    writer.record(key, &name, node).await?;
                 }
             }
             continue;
         };
         let replaced = replaced.get(key);
-        let earlier = replaced.filter(|_| !edition.drops_earlier_root);
+        let earlier = replaced.filter(|_| !version.drops_earlier_root);
         let earlier = earlier.and_then(|head| head.find_earlier_root(stamp_us));
         writer
             .put_head(key, head, (epoch, stamp_us), earlier.as_ref())
             .await?;
-        // The root that is replaced becomes the earlier one, or the earlier one stays.
+        // The replaced root becomes the earlier root, or the earlier root remains.
         let kept_us = earlier.map(|root| root.stamp_us);
         let is_replaced_kept =
             kept_us.is_some() && kept_us == replaced.and_then(|head| head.stamp_us);
         let named: HashSet<&NodeName> = head.names.iter().collect();
         for (name, node) in known {
             let by_earlier = if is_replaced_kept {
-                node.is.by_head
+                node.references.by_head
             } else {
-                node.is.by_earlier && kept_us.is_some()
+                node.references.by_earlier && kept_us.is_some()
             };
-            node.is = Led {
+            node.references = References {
                 by_head: named.contains(name),
                 by_earlier,
             };
-            writer.note(key, name, node).await?;
+            writer.record(key, name, node).await?;
         }
     }
     Ok(())
 }
 
-/// Which roots of a key's head lead to a node: it is garbage if none does.
+/// The roots of a key's head that lead to a node. Without any, the node is garbage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Led {
+struct References {
     by_head: bool,
     by_earlier: bool,
 }
 
-impl Led {
+impl References {
     const BY_HEAD: Self = Self {
         by_head: true,
         by_earlier: false,
@@ -231,34 +232,34 @@ impl Led {
     }
 }
 
-/// A node that is stored.
+/// A stored node.
 #[derive(Debug)]
 struct Node {
-    is: Led,
-    /// What is noted of it: of one that is led to by the head alone, nothing.
-    noted: Led,
+    references: References,
+    /// The stored references. If only the head leads to a node, nothing is stored.
+    recorded: References,
 }
 
-/// A node as it is noted: its key and name, whether it is garbage, and where an earlier root leads to it
-/// whether the head does too.
+/// The columns of a node: its key and name, whether it is garbage, and, if an earlier root leads to
+/// it, whether the head does, too.
 type NodeRow = (Vec<u8>, Vec<u8>, bool, Option<bool>);
 
-/// By key, the nodes that are stored.
+/// Reads the stored nodes of keys, by key.
 async fn known_nodes<'a>(
     session: &mut Session,
     table: &str,
-    editions: &'a [NewVersion],
+    versions: &'a [NewVersion],
 ) -> Result<HashMap<&'a [u8], HashMap<NodeName, Node>>> {
-    let keys = editions.iter().map(|edition| edition.key.as_slice());
+    let keys = versions.iter().map(|version| version.key.as_slice());
     let mut known: HashMap<&[u8], HashMap<NodeName, Node>> =
         keys.map(|key| (key, HashMap::new())).collect();
     let keys: Vec<&[u8]> = known.keys().copied().collect();
-    for (marks, keys) in statements(&keys) {
+    for (placeholders, keys) in split_statements(&keys) {
         let text = format!(
             "SELECT n.key, n.name, g.name IS NOT NULL, e.is_current FROM {table}_nodes AS n
              LEFT JOIN {table}_garbage AS g ON g.key = n.key AND g.name = n.name
              LEFT JOIN {table}_earlier AS e ON e.key = n.key AND e.name = n.name
-             WHERE n.key IN ({marks})"
+             WHERE n.key IN ({placeholders})"
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
         for key in keys {
@@ -267,12 +268,16 @@ async fn known_nodes<'a>(
         let rows: Vec<NodeRow> = session.fetch_all(query).await?;
         for (key, name, is_garbage, of_earlier) in rows {
             let name = node_name(session, name)?;
-            let is = Led {
+            let references = References {
                 by_head: of_earlier.unwrap_or(!is_garbage),
                 by_earlier: of_earlier.is_some(),
             };
             if let Some(nodes) = known.get_mut(key.as_slice()) {
-                nodes.insert(name, Node { is, noted: is });
+                let node = Node {
+                    references,
+                    recorded: references,
+                };
+                nodes.insert(name, node);
             }
         }
     }
@@ -319,33 +324,33 @@ impl Writer<'_> {
         self.session.execute(query).await.map(drop)
     }
 
-    /// Notes which roots lead to a node, where that has changed.
-    async fn note(&mut self, key: &[u8], name: &NodeName, node: &mut Node) -> Result<()> {
-        let (table, is, noted) = (&self.table, node.is, node.noted);
+    /// Records the roots that lead to a node, if they have changed.
+    async fn record(&mut self, key: &[u8], name: &NodeName, node: &mut Node) -> Result<()> {
+        let (table, references, recorded) = (&self.table, node.references, node.recorded);
         let mut texts = Vec::new();
-        if is.is_garbage() && !noted.is_garbage() {
+        if references.is_garbage() && !recorded.is_garbage() {
             texts.push(format!(
                 "INSERT INTO {table}_garbage (key, name) VALUES (?, ?)"
             ));
         }
-        if noted.is_garbage() && !is.is_garbage() {
+        if recorded.is_garbage() && !references.is_garbage() {
             texts.push(format!(
                 "DELETE FROM {table}_garbage WHERE key = ? AND name = ?"
             ));
         }
-        if is.by_earlier && is != noted {
-            let is_current = u8::from(is.by_head);
+        if references.by_earlier && references != recorded {
+            let is_current = u8::from(references.by_head);
             texts.push(format!(
                 "INSERT OR REPLACE INTO {table}_earlier (key, name, is_current)
                  VALUES (?, ?, {is_current})"
             ));
         }
-        if noted.by_earlier && !is.by_earlier {
+        if recorded.by_earlier && !references.by_earlier {
             texts.push(format!(
                 "DELETE FROM {table}_earlier WHERE key = ? AND name = ?"
             ));
         }
-        node.noted = is;
+        node.recorded = references;
         for text in texts {
             let query = sqlx::query(AssertSqlSafe(text));
             let query = query.bind(key).bind(name.as_slice());
@@ -366,7 +371,7 @@ pub(super) async fn names(session: &mut Session, view: &str, key: &[u8]) -> Resu
     names.map(|(name,)| node_name(session, name)).collect()
 }
 
-/// Deletes nodes that are garbage, and answers how many.
+/// Deletes garbage nodes, and returns their number.
 pub(super) async fn collect(session: &mut Session, view: &str, limit: usize) -> Result<usize> {
     let Some(table) = find_table(session, view).await? else {
         return Ok(0);
@@ -408,10 +413,10 @@ fn node_name(session: &Session, name: Vec<u8>) -> Result<NodeName> {
     NodeName::try_from(name).map_err(|_| session.damaged("a node's name is not 16 bytes"))
 }
 
-/// Cuts values into statements, each with the marks for them.
-fn statements<T>(values: &[T]) -> impl Iterator<Item = (String, &[T])> {
+/// Divides values among statements, each with its placeholders.
+fn split_statements<T>(values: &[T]) -> impl Iterator<Item = (String, &[T])> {
     split_ranges(values.len()).map(|range| {
-        let marks = vec!["?"; range.len()].join(",");
-        (marks, values.get(range).unwrap_or_default())
+        let placeholders = vec!["?"; range.len()].join(",");
+        (placeholders, values.get(range).unwrap_or_default())
     })
 }

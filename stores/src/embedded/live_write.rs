@@ -1,4 +1,7 @@
-//! Reads and writes within transactions on live state.
+//! Writes within transactions on live state.
+//!
+//! A container holds the rows of one view, generation and epoch. The stored names are older:
+//! `places` are containers, `parts` are deltas, `states` are entries, `slots` are partition states.
 
 use std::sync::LazyLock;
 
@@ -47,7 +50,7 @@ pub(super) struct ViewRows {
     pub(super) rows: Vec<BoundRows>,
 }
 
-/// Returns the container of a view for the current epoch.
+/// Returns the container of a view for the current epoch. Creates it if it is missing.
 pub(super) async fn ensure_container(
     tx: &mut Session,
     stored: &StoredState,
@@ -111,9 +114,8 @@ pub(super) async fn delete_garbage(
         return Ok((deleted > 0).then_some(deleted));
     };
     let mut deleted = 0;
-    for (table, first, second) in [("parts", "grp", "row"), ("states", "key", "member")] {
-        let keys = [first, second];
-        deleted += delete_first(&mut tx, table, keys, container, limit - deleted).await?;
+    for (table, columns) in [("parts", ["grp", "row"]), ("states", ["key", "member"])] {
+        deleted += delete_first(&mut tx, table, columns, container, limit - deleted).await?;
     }
     if deleted < limit {
         let query = sqlx::query("DELETE FROM places WHERE id = ?").bind(container);

@@ -9,21 +9,21 @@ use super::statement::{BoundRows, RowsStatement, bind_batches, run_heavy};
 use crate::views::{NewRows, PartitionQuery, RowKeys, ViewRows};
 use crate::{Error, Result};
 
-/// The table of a view, ready to stand in a statement, if it was made.
+/// Returns the name of a view's table for use in statements; `None` if the view does not exist.
 pub(super) async fn find_table(session: &mut Session, view: &str) -> Result<Option<String>> {
     let query = sqlx::query("SELECT id FROM views WHERE name = ?").bind(view);
     let id: Option<(i64,)> = session.fetch_first(query).await?;
     Ok(id.map(|(id,)| table_name(id, view)))
 }
 
-/// The same of a view that must have one.
+/// Returns the name of a view's table, or an error if the view does not exist.
 pub(super) async fn expect_table(session: &mut Session, view: &str) -> Result<String> {
     let table = find_table(session, view).await?;
-    table.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
+    table.ok_or_else(|| Error::Refused(format!("{view}: it has no table; create the view first")))
 }
 
-/// The number makes the name the view's own; the rest is for people, and holds nothing that has a
-/// meaning in SQL.
+/// Formats the name of a table. The number makes it unique; the view's name is for readers, and
+/// contains no characters with a meaning in SQL.
 pub(super) fn table_name(id: i64, view: &str) -> String {
     let plain = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' => letter,
@@ -33,7 +33,7 @@ pub(super) fn table_name(id: i64, view: &str) -> String {
     format!("rows_{id}_{view}")
 }
 
-/// The statement that writes rows to a table, with epoch and stamp shared by all of them.
+/// Builds the statement that writes rows to a table. All rows have the same epoch and stamp.
 pub(super) fn upsert(table: &str) -> RowsStatement {
     RowsStatement::new(
         &format!("INSERT INTO {table} (part, row, count, epoch, stamp_us)"),
@@ -45,7 +45,7 @@ pub(super) fn upsert(table: &str) -> RowsStatement {
     )
 }
 
-/// Binds `length` of the rows, from index `from` on.
+/// Binds `length` rows, starting at index `from`.
 pub(super) async fn bind_rows(
     view: &str,
     rows: &NewRows,
@@ -75,7 +75,7 @@ pub(super) async fn bind_rows(
     .await
 }
 
-/// Deletes rows that have no stamp beyond `stamp_us`.
+/// Deletes rows with stamps up to `stamp_us`.
 pub(super) async fn delete(
     tx: &mut Session,
     (view, stamp_us): (&str, i64),
@@ -96,7 +96,7 @@ pub(super) async fn delete(
     Ok(())
 }
 
-/// The keys of rows with a count and a stamp before `stamp_us`, after a key.
+/// Lists the keys of rows with a count and a stamp before `stamp_us`, after a key.
 pub(super) async fn rows_before(
     session: &mut Session,
     (view, stamp_us): (&str, i64),
@@ -132,7 +132,7 @@ pub(super) async fn rows_before(
     })
 }
 
-/// Rows as they are found.
+/// Collects the rows of several queries.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     queries: UInt32Builder,

@@ -1,4 +1,4 @@
-//! Batch rows and run records in `views.db`; each view has a table of its own.
+//! Batch rows and run records in `views.db`; each view has separate tables.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::views::{
 };
 use crate::{Error, Result};
 
-/// A transaction writes no more rows than this, so that others can write in between.
+/// The maximum number of rows of a transaction, so that other writers can write in between.
 const PUBLISH_ROWS: usize = 16 << 10;
 
 static VIEWS: DatabaseSpec = DatabaseSpec {
@@ -121,7 +121,7 @@ impl SqliteViews {
         })
     }
 
-    /// With so many runs whose records are kept, in place of ten thousand.
+    /// Sets the number of runs whose records are kept, 10,000 by default.
     #[must_use]
     pub const fn keeping_runs(mut self, runs: u64) -> Self {
         self.runs_kept = runs;
@@ -129,7 +129,7 @@ impl SqliteViews {
     }
 }
 
-/// The record of a run, if what is done with this stamp is still its own.
+/// Reads the record of a run. Fails if another run or attempt has published since this stamp.
 async fn expect_publisher(tx: &mut Session, source: Source, at: (Epoch, i64)) -> Result<Run> {
     run_rules::expect_last_publishing(source, at, runs::read_last(tx, source).await?)
 }
@@ -288,7 +288,7 @@ impl ViewsWrite for SqliteViews {
         let Some(run) = run_rules::seal(source, &run, token)? else {
             return Ok(run);
         };
-        // Its story does not end here, so no moment is recorded.
+        // The run continues, so no end time is recorded.
         runs::put(&mut tx, source, &run, 0).await?;
         tx.commit().await?;
         Ok(run)
@@ -301,7 +301,10 @@ impl ViewsWrite for SqliteViews {
         results: &BTreeMap<String, String>,
         now_ms: i64,
     ) -> Result<i64> {
-        let mut tx = self.db.begin_write("taking a new stamp for a run").await?;
+        let mut tx = self
+            .db
+            .begin_write("assigning a new stamp to a run")
+            .await?;
         runs::expect_last(&mut tx, source, epoch).await?;
         let stamp_us = runs::next_stamp(&mut tx, source, now_ms).await?;
         let stamp = sqlx::query("UPDATE runs SET stamp_us = ? WHERE source = ? AND epoch = ?")
@@ -361,7 +364,7 @@ impl ViewsWrite for SqliteViews {
     ) -> Result<()> {
         let shared = [to_stored(epoch)?, stamp_us];
         let mut from = 0;
-        // Once even without rows: a caller whose time is over must hear it.
+        // Runs once even without rows, so that an overtaken caller gets an error.
         loop {
             let length = PUBLISH_ROWS.min(rows.counts.len() - from);
             let bound = bind_rows(view, rows, from, length).await?;
@@ -390,7 +393,7 @@ impl ViewsWrite for SqliteViews {
     ) -> Result<()> {
         let mut tx = self
             .db
-            .begin_write("deleting rows that somebody else wrote")
+            .begin_write("deleting rows of other programs")
             .await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         view_rows::delete(&mut tx, (view, stamp_us), rows).await?;
@@ -405,7 +408,7 @@ impl ViewsWrite for SqliteViews {
         stamp_us: i64,
         editions: &[NewVersion],
     ) -> Result<()> {
-        let mut tx = self.db.begin_write("publishing editions").await?;
+        let mut tx = self.db.begin_write("publishing board versions").await?;
         expect_publisher(&mut tx, source, (epoch, stamp_us)).await?;
         editions::write(&mut tx, view, (epoch, stamp_us), editions).await?;
         tx.commit().await
@@ -498,7 +501,8 @@ impl ViewsWrite for SqliteViews {
     async fn forget_views(&self, source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()> {
         let mut tx = self.db.begin_write("forgetting views").await?;
         expect_publisher(&mut tx, source, at).await?;
-        // Tables go only when their view was forgotten before: a reader may still be at it now.
+        // Drops the tables of views that an earlier call forgot, because readers may still use the
+        // tables of the others.
         let query = sqlx::query(
             "SELECT name, id, shape FROM views AS v WHERE source = ?1 AND NOT EXISTS (
                  SELECT 1 FROM newest AS n WHERE n.source = v.source AND n.view = v.name)",

@@ -37,8 +37,8 @@ local function parse_value(value)
     return number, tonumber(epoch), tonumber(weight), rest
 end
 
--- Writes rows to a board. They begin at ARGV[position] with their number. `changed` is the epoch of the
--- change (0: none). Returns the position of the next argument.
+-- Writes rows to a board. They begin at ARGV[position] with their number. `changed` is the epoch of
+-- the change (0: none). Returns the position of the next argument.
 local function put_rows(prefix, id, changed, covered, position)
     local ranks, rows, totals = board_keys(prefix, id)
     local count = tonumber(ARGV[position])

@@ -1,5 +1,5 @@
 //! Repacking of groups with many rows: a full string becomes chunks, which are fields of one hash
-//! per view.
+//! per view. docs/internals/live-state.md describes records, containers, strings and chunks.
 //!
 //! A chunk holds packed rows, about 4 KiB. So a full string costs a few commands for the appends of
 //! many micro-batches, and single rows cost none. A row may be in several chunks; its increments
@@ -85,7 +85,7 @@ impl Chunks {
         group_chunks.rows.extend_from_slice(rows);
     }
 
-    /// Returns the arguments of the script.
+    /// Returns the arguments that pass the chunks to the apply script.
     ///
     /// The first two are the smallest and the largest number of chunks at which the script reports
     /// a hash. Then comes the number of containers. Each container has its name and its number of
@@ -111,11 +111,11 @@ impl Chunks {
                 group_chunks.rows.extend_from_slice(rows);
             }
         }
-        let number = |n: usize| Bytes::from(n.to_string());
+        let format_number = |n: usize| Bytes::from(n.to_string());
         let mut arguments = vec![
-            number(INSPECTED_CHUNKS_MIN),
-            number(INSPECTED_CHUNKS_MAX),
-            number(self.0.len()),
+            format_number(INSPECTED_CHUNKS_MIN),
+            format_number(INSPECTED_CHUNKS_MAX),
+            format_number(self.0.len()),
         ];
         // Makes the names of chunks unique to this apply.
         let (apply_id, ..) = Uuid::new_v4().as_fields();
@@ -123,7 +123,7 @@ impl Chunks {
         for (view, groups) in self.0 {
             let container = record.ensure_container(&view, ContainerKind::Chunks);
             arguments.push(container.clone().into());
-            arguments.push(number(groups.len()));
+            arguments.push(format_number(groups.len()));
             for (group, group_chunks) in groups {
                 let rows = packed::summed([group_chunks.rows.as_slice()]);
                 let chunks = packed::chunks(rows.ok_or_else(|| rows_error(&container, &group))?);
@@ -133,7 +133,7 @@ impl Chunks {
                 } else {
                     b""
                 }));
-                arguments.push(number(chunks.len()));
+                arguments.push(format_number(chunks.len()));
                 for (index, chunk) in chunks.into_iter().enumerate() {
                     arguments.push(format!("{prefix}.{index}").into());
                     arguments.push(chunk.into());

@@ -475,7 +475,7 @@ fn build_family(name: &str, deltas_by_view: &[&Deltas]) -> Family {
             .iter()
             .map(|deltas| deltas.view.clone())
             .collect(),
-        groups: Groups::of(rows),
+        groups: Groups::from_sorted(rows),
         is_long: counts.any(|count| !packed::is_short(*count)),
     }
 }

@@ -1,30 +1,32 @@
-//! Rows of several views, packed into one string: what small groups are kept as.
+//! Packs the rows of several views into one string: the storage of small groups.
 //!
-//! A call costs a server more than what it does, and most micro-batches add a row or two to each of many groups. So the
-//! views whose groups are of the same have one string for each group, which a micro-batch appends to without reading it.
-//! The string is a row of segments: the number of the view, how many bytes its rows take, and these: of each how many
-//! bytes its key has, the key, and what is added (zigzag). Numbers are in LEB128. A row may come several times; what is
-//! added adds up.
+//! For a server, the overhead of a command exceeds the cost of its work, and most micro-batches add
+//! only one or two rows to each of many groups. So views with the same group columns share one
+//! string per group. A micro-batch appends to it without reading it.
+//!
+//! A string is a sequence of segments: number of the view, size of its rows in bytes, rows. A row
+//! is the length of its key, the key, and the increment (zigzag). Numbers are in LEB128. A row may
+//! occur several times; its increments are summed.
 
 use std::ops::Range;
 
 use schemas::leb128;
 
-/// A string of so many bytes is full: what it holds goes into chunks of each view. So what is read for one view
-/// besides its own rows stays little, and no string grows without bound.
+/// The size at which a string is full. Then its rows move to chunks of their views. This bounds the
+/// size of a string, and so the rows of other views that a read of one view transfers.
 pub(super) const FULL_BYTES: usize = 4_096;
 
-/// So many bytes a chunk has, about.
+/// The approximate size of a chunk.
 const CHUNK_BYTES: usize = 4_096;
 
-/// Counts beyond this go into hashes, whose sums are checked. A string has too few rows for sums of others to leave 64
-/// bits.
+/// The maximum absolute value of a packed increment. Larger ones are added to hashes, whose sums
+/// are checked. A string has too few rows for a sum of smaller ones to exceed 64 bits.
 const COUNT_MAX: u64 = 1 << 31;
 
-/// So many views share strings, at most: what is read for one goes through the segments of all.
+/// The maximum number of views that share strings. A read of one view parses the segments of all.
 pub(super) const VIEWS_MAX: usize = 64;
 
-/// True if a count may be packed.
+/// Returns whether an increment may be packed.
 pub(super) const fn is_short(count: i64) -> bool {
     count.unsigned_abs() <= COUNT_MAX
 }
@@ -36,13 +38,13 @@ pub(super) fn put_row(segment: &mut Vec<u8>, row: &[u8], count: i64) {
     leb128::write(segment, zigzag);
 }
 
-/// Adds the rows of a view, which has this number, to a string.
+/// Adds the rows of the view with this number to a string.
 pub(super) fn put_segment(string: &mut Vec<u8>, view: usize, rows: &[u8]) {
     leb128::write(string, view as u64);
     leb128::write_bytes(string, rows);
 }
 
-/// The rows of a segment.
+/// Iterates over the rows of a segment.
 pub(super) fn rows(segment: &[u8]) -> Rows<'_> {
     Rows { left: segment }
 }
@@ -50,7 +52,8 @@ pub(super) fn rows(segment: &[u8]) -> Rows<'_> {
 /// Rows in the order of their keys, each once.
 pub(super) type Sums<'a> = Vec<(&'a [u8], i64)>;
 
-/// Adds the rows of segments or chunks up; nothing if one of these is neither.
+/// Sums the rows of segments or chunks. Returns `None` if one does not decode, or if a sum exceeds
+/// 64 bits.
 pub(super) fn summed<'a>(packed: impl IntoIterator<Item = &'a [u8]>) -> Option<Sums<'a>> {
     let all = packed.into_iter().flat_map(rows);
     let mut sums = all.collect::<Option<Sums<'a>>>()?;
@@ -71,7 +74,7 @@ pub(super) fn summed<'a>(packed: impl IntoIterator<Item = &'a [u8]>) -> Option<S
     is_summed.then_some(sums)
 }
 
-/// What a string has of a view. Nothing if it is no such string.
+/// Sums the rows of a view in a string. Returns `None` if the string does not decode.
 pub(super) fn rows_of(string: &[u8], view: usize) -> Option<Sums<'_>> {
     let of_view = segments(string).filter_map(|segment| match segment {
         Some((number, rows)) => (number == view).then_some(Some(rows)),
@@ -80,7 +83,8 @@ pub(super) fn rows_of(string: &[u8], view: usize) -> Option<Sums<'_>> {
     summed(of_view.collect::<Option<Vec<&[u8]>>>()?)
 }
 
-/// The segments of a string, each with the number of its view; nothing in the place of what is none.
+/// Iterates over the segments of a string, each with the number of its view. A segment that does
+/// not decode is `None`, and ends the iteration.
 pub(super) fn segments(string: &[u8]) -> impl Iterator<Item = Option<(usize, &[u8])>> {
     let mut left = string;
     std::iter::from_fn(move || {
@@ -101,7 +105,7 @@ fn take_segment<'a>(left: &mut &'a [u8]) -> Option<(usize, &'a [u8])> {
     Some((usize::try_from(number).ok()?, packed))
 }
 
-/// Rows as chunks.
+/// Packs rows into chunks.
 pub(super) fn chunks(rows: Sums<'_>) -> Vec<Vec<u8>> {
     let mut chunks: Vec<Vec<u8>> = Vec::new();
     for (row, count) in rows {
@@ -117,7 +121,7 @@ pub(super) fn chunks(rows: Sums<'_>) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// Rows, one after the other; nothing in the place of what is no row.
+/// Iterates over rows. A row that does not decode is `None`, and ends the iteration.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     left: &'a [u8],
@@ -145,24 +149,27 @@ fn take_row<'a>(left: &mut &'a [u8]) -> Option<(&'a [u8], i64)> {
     Some((row, count))
 }
 
-/// What a micro-batch adds to the groups of some views that share them: segments by group, in one piece of memory.
+/// The increments of a micro-batch for views with the same group columns: segments by group, in one
+/// buffer.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     bytes: Vec<u8>,
-    /// By segment: the view, by its place among those of the micro-batch, its rows, and how many these are.
+    /// By segment: the index of the view in the micro-batch, and the range of its rows in `bytes`.
     segments: Vec<(usize, Range<usize>)>,
-    /// By group: its key and its segments.
+    /// By group: the range of its key in `bytes`, and of its segments in `segments`.
     groups: Vec<(Range<usize>, Range<usize>)>,
 }
 
-/// The segments of a group: view and rows.
-pub(super) type OfGroup<'a> = (&'a [u8], Vec<(usize, &'a [u8])>);
+/// The key of a group and its segments: index of the view, and rows.
+pub(super) type GroupSegments<'a> = (&'a [u8], Vec<(usize, &'a [u8])>);
 
 impl Groups {
-    /// Of rows of which those of a group stand together, and of these those of a view.
-    pub(super) fn of<'a>(sorted: impl Iterator<Item = (&'a [u8], usize, &'a [u8], i64)>) -> Self {
+    /// Collects rows that are ordered by group, and within a group by view.
+    pub(super) fn from_sorted<'a>(
+        rows: impl Iterator<Item = (&'a [u8], usize, &'a [u8], i64)>,
+    ) -> Self {
         let mut groups = Self::default();
-        for (group, view, row, count) in sorted {
+        for (group, view, row, count) in rows {
             groups.put(group, view, row, count);
         }
         groups
@@ -196,14 +203,14 @@ impl Groups {
         }
     }
 
-    /// The key of each group.
+    /// Iterates over the keys of the groups.
     pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let keys = self.groups.iter();
         keys.map(|(key, _)| self.bytes.get(key.clone()).unwrap_or_default())
     }
 
-    /// Each group with its segments.
-    pub(super) fn each(&self) -> impl Iterator<Item = OfGroup<'_>> {
+    /// Iterates over the groups with their segments.
+    pub(super) fn each(&self) -> impl Iterator<Item = GroupSegments<'_>> {
         let bytes = |range: &Range<usize>| self.bytes.get(range.clone()).unwrap_or_default();
         self.groups.iter().map(move |(key, segments)| {
             let segments = self.segments.get(segments.clone()).unwrap_or_default();
@@ -240,9 +247,9 @@ mod tests {
                 (std::slice::from_ref(group), *view, row.as_bytes(), i64::from(*count))
             }).collect();
             sorted.sort();
-            let groups = Groups::of(sorted.iter().copied());
+            let groups = Groups::from_sorted(sorted.iter().copied());
             let mut strings: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-            // Twice, and each view with another number than its place.
+            // Appends everything twice. The number of a view differs from its index.
             for (group, segments) in groups.each().chain(groups.each()) {
                 for (view, rows) in segments {
                     put_segment(strings.entry(group.to_vec()).or_default(), 3 - view, rows);

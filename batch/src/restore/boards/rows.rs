@@ -16,7 +16,7 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::look::Look;
-use crate::board::{self, Compute, encode_key};
+use crate::board::{self, BoardComputation, encode_key};
 use crate::lease::check_stop;
 use crate::{Error, Result};
 
@@ -131,7 +131,7 @@ impl Look<'_> {
         let (snapshot, taken) = snapshot_taker.take(keys, self.progress, self.stop).await?;
         self.progress.stage("compute", snapshot.rows());
         // In the folder of results, where a run deletes what is left of who died.
-        let compute = Arc::new(Compute {
+        let compute = Arc::new(BoardComputation {
             engine: batch.engine.clone(),
             archive: batch.ports.archive.clone(),
             files: format!("{}/{}", self.results.data_folder(), Uuid::new_v4()),

@@ -33,9 +33,13 @@ impl VersionTrees {
                 || ReadError::Damaged("the key of a board entry is truncated".to_owned());
             let key = item.key();
             let member_start = key.len().checked_sub(member_bytes).ok_or_else(truncated)?;
-            let (rest, member) = key.split_at_checked(member_start).ok_or_else(truncated)?;
-            let board_bytes = rest.len().checked_sub(score_bytes).ok_or_else(truncated)?;
-            let board = rest.get(..board_bytes).ok_or_else(truncated)?;
+            let (board_and_score, member) =
+                key.split_at_checked(member_start).ok_or_else(truncated)?;
+            let board_bytes = board_and_score
+                .len()
+                .checked_sub(score_bytes)
+                .ok_or_else(truncated)?;
+            let board = board_and_score.get(..board_bytes).ok_or_else(truncated)?;
             let boards = changed.entry(member.to_vec()).or_default();
             if !boards.iter().any(|known| known == board) {
                 boards.push(board.to_vec());
