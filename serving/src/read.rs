@@ -277,12 +277,11 @@ impl AggregateReader<'_> {
         plan: &mut Plan,
         groups: &mut BTreeSet<Vec<KeyValue>>,
     ) -> Result<Attempt, ReadError> {
+        let (views, source) = (&*self.ports.views, self.metric.source);
         let mut layout = plan.build_layout(self.query, groups)?;
         let (partitions, runs) = tokio::try_join!(
-            self.ports.log.partition_count(self.metric.source.topic()),
-            self.caches
-                .runs
-                .get(&*self.ports.views, self.metric.source, self.ignores_cache)
+            self.ports.log.partition_count(source.topic()),
+            self.caches.runs.get(views, source, self.ignores_cache)
         )?;
         let tables = layout
             .all_scans()
@@ -309,7 +308,6 @@ impl AggregateReader<'_> {
                 .collect::<Result<_, _>>()?;
             let count = u32::try_from(partitions + 1).unwrap_or(u32::MAX);
             let store = &self.ports.live;
-            let source = self.metric.source;
             let mut live = store.read_deltas(source, count, &queries).await?;
             if pop_probed_partition(&mut live.partition_states) {
                 partitions += 1;
@@ -341,7 +339,7 @@ impl AggregateReader<'_> {
                 aggregation,
                 read_position: ReadPosition {
                     backfills,
-                    ..snapshot.base.read_position(self.metric.source, epoch)
+                    ..snapshot.base.read_position(source, epoch)
                 },
                 run_watermark: Watermark::from_run(&snapshot.base.runs.runs, epoch),
             }))),

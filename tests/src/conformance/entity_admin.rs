@@ -416,6 +416,13 @@ pub async fn concurrent_requests_and_decisions_apply_once(
     Ok(())
 }
 
+/// Returns the thresholds of an application's notices, oldest first.
+async fn read_thresholds(entities: &dyn EntityAdmin, id: i64) -> Result<Vec<i64>> {
+    let notices = entities.notices(Some(id), None, LIMIT).await?;
+    let thresholds = notices.iter().map(|notice| notice.threshold).rev();
+    Ok(thresholds.collect())
+}
+
 /// A threshold is recorded once while the capacity stays the same, however it is reached.
 pub async fn thresholds_are_recorded_once(ports: &Stores) -> Result<()> {
     let entities = &*ports.entities;
@@ -445,11 +452,8 @@ pub async fn thresholds_are_recorded_once(ports: &Stores) -> Result<()> {
         .map(|member| Entity::Authorization(authorization(member, 5, member)))
         .collect();
     apply(entities, &lines).await?;
-    let thresholds: Vec<i64> = read_notices()
-        .await?
-        .iter()
-        .map(|notice| notice.0)
-        .collect();
+    let notices = read_notices().await?;
+    let thresholds: Vec<i64> = notices.iter().map(|notice| notice.0).collect();
     assert_eq!(thresholds, [80, 90, 100]);
     expected = read_notices().await?;
     // A higher capacity starts new thresholds; those already reached are recorded at once.
@@ -477,20 +481,8 @@ pub async fn thresholds_are_recorded_once(ports: &Stores) -> Result<()> {
     let lines =
         [(21, 6), (22, 7)].map(|(id, app)| Entity::Authorization(authorization(id, app, 1)));
     apply(entities, &lines).await?;
-    let read_thresholds = async |id| {
-        let notices = entities.notices(Some(id), None, LIMIT).await?;
-        Result::Ok(
-            notices
-                .iter()
-                .map(|notice| notice.threshold)
-                .rev()
-                .collect::<Vec<_>>(),
-        )
-    };
-    assert_eq!(
-        (read_thresholds(6).await?, read_thresholds(7).await?),
-        (vec![100], vec![80, 90, 100])
-    );
+    assert_eq!(read_thresholds(entities, 6).await?, [100]);
+    assert_eq!(read_thresholds(entities, 7).await?, [80, 90, 100]);
     let all_notices = entities.notices(None, None, LIMIT).await?;
     assert_eq!(all_notices.len(), expected.len() + 4);
     assert_eq!(

@@ -335,6 +335,19 @@ fn outbox_entries(range: std::ops::Range<i64>) -> Vec<bytes::Bytes> {
     range.map(|n| n.to_string().into()).collect()
 }
 
+/// Reads at most `limit` outbox entries, which must be those of the range, of `pending` ones.
+async fn read_expected_outbox(
+    live: &dyn LiveWrite,
+    limit: usize,
+    pending: u64,
+    range: std::ops::Range<i64>,
+) -> Result<Outbox> {
+    let outbox = read_outbox(live, limit).await?;
+    let expected = outbox_entries(range);
+    assert_eq!((outbox.pending, &outbox.entries), (pending, &expected));
+    Ok(outbox)
+}
+
 async fn append_to_outbox(
     live: &dyn LiveWrite,
     checkpoint: Checkpoint,
@@ -357,11 +370,7 @@ pub async fn outbox_entries_are_removed_once(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let none = live.outboxes(Source::Plays, 0..2, 5).await?;
     assert_eq!(none, [None, None]);
-    assert_eq!(
-        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
-            .await?,
-        Ok(())
-    );
+    create_state(live, 0).await?;
     let empty = read_outbox(live, 5).await?;
     assert_eq!((empty.pending, empty.entries.len()), (0, 0));
     assert!(!live.remove_published(state_id(0), &empty).await?);
@@ -383,27 +392,15 @@ pub async fn outbox_entries_are_removed_once(ports: &Stores) -> Result<()> {
     assert_eq!(applied, Ok(()));
     checkpoint.next_offset = 2;
     assert_eq!(read(live, "k").await?.len(), 1);
-    let whole_outbox = read_outbox(live, usize::MAX).await?;
-    assert_eq!(
-        (whole_outbox.pending, &whole_outbox.entries),
-        (9_000, &outbox_entries(0..9_000))
-    );
+    let whole_outbox = read_expected_outbox(live, usize::MAX, 9_000, 0..9_000).await?;
     assert_eq!(whole_outbox.state.position.next_offset, 2);
-    let first = read_outbox(live, 4).await?;
-    assert_eq!(
-        (first.pending, &first.entries),
-        (9_000, &outbox_entries(0..4))
-    );
+    let first = read_expected_outbox(live, 4, 9_000, 0..4).await?;
     assert!(live.remove_published(state_id(0), &first).await?);
     assert!(
         !live.remove_published(state_id(0), &first).await?,
         "it is deleted"
     );
-    let batch = read_outbox(live, 2).await?;
-    assert_eq!(
-        (batch.pending, &batch.entries),
-        (8_996, &outbox_entries(4..6))
-    );
+    let batch = read_expected_outbox(live, 2, 8_996, 4..6).await?;
     assert!(live.remove_published(state_id(0), &batch).await?);
     assert!(
         append_to_outbox(live, checkpoint, 4..6).await?,
@@ -529,6 +526,63 @@ type Step<'a> = (
     Option<&'a StoredLiveCount>,
 );
 
+/// Steps that change the live counts of `k` and `l`, each with the live count of `k` afterwards.
+fn live_count_steps<'a>(
+    both: &'a [(&'a str, &'a str, Option<&'a str>)],
+    started: &'a StoredLiveCount,
+    completed: &'a StoredLiveCount,
+) -> Vec<Step<'a>> {
+    vec![
+        (both, vec![], None),
+        (
+            both,
+            vec![count_change("k", None, Some(started))],
+            Some(started),
+        ),
+        // Other keys and views do not affect it.
+        (&both[1..], vec![], Some(started)),
+        (
+            both,
+            vec![count_change("k", Some(started), Some(completed))],
+            Some(completed),
+        ),
+        // Without live entries.
+        (
+            &[],
+            vec![count_change("k", Some(completed), Some(started))],
+            Some(started),
+        ),
+        (
+            &[],
+            vec![count_change("k", Some(started), Some(completed))],
+            Some(completed),
+        ),
+        (both, vec![count_change("l", None, Some(completed))], None),
+        (
+            both,
+            vec![count_change("k", Some(completed), Some(completed))],
+            None,
+        ),
+        (
+            both,
+            vec![count_change("k", None, Some(started))],
+            Some(started),
+        ),
+        (both, vec![count_change("k", None, Some(completed))], None),
+        (
+            &[],
+            vec![count_change("k", None, Some(completed))],
+            Some(completed),
+        ),
+        (&[], vec![count_change("k", Some(completed), None)], None),
+        (
+            both,
+            vec![count_change("k", None, Some(completed))],
+            Some(completed),
+        ),
+    ]
+}
+
 /// A live count changes in the step that changes its entries, and only by a writer that knows the
 /// current count. A new generation has none.
 pub async fn live_counts_change_with_their_entries(ports: &Stores) -> Result<()> {
@@ -544,57 +598,7 @@ pub async fn live_counts_change_with_their_entries(ports: &Stores) -> Result<()>
         StoredLiveCount::completed(b"first"),
     );
     let both = [("k", "a", Some("1")), ("l", "a", Some("1"))];
-    // Each step with the live count of `k` afterwards: the count, and the number of entries returned
-    // with it.
-    let steps: Vec<Step<'_>> = vec![
-        (&both, vec![], None),
-        (
-            &both,
-            vec![count_change("k", None, Some(&started))],
-            Some(&started),
-        ),
-        // Other keys and views do not affect it.
-        (&both[1..], vec![], Some(&started)),
-        (
-            &both,
-            vec![count_change("k", Some(&started), Some(&completed))],
-            Some(&completed),
-        ),
-        // Without live entries.
-        (
-            &[],
-            vec![count_change("k", Some(&completed), Some(&started))],
-            Some(&started),
-        ),
-        (
-            &[],
-            vec![count_change("k", Some(&started), Some(&completed))],
-            Some(&completed),
-        ),
-        (&both, vec![count_change("l", None, Some(&completed))], None),
-        (
-            &both,
-            vec![count_change("k", Some(&completed), Some(&completed))],
-            None,
-        ),
-        (
-            &both,
-            vec![count_change("k", None, Some(&started))],
-            Some(&started),
-        ),
-        (&both, vec![count_change("k", None, Some(&completed))], None),
-        (
-            &[],
-            vec![count_change("k", None, Some(&completed))],
-            Some(&completed),
-        ),
-        (&[], vec![count_change("k", Some(&completed), None)], None),
-        (
-            &both,
-            vec![count_change("k", None, Some(&completed))],
-            Some(&completed),
-        ),
-    ];
+    let steps = live_count_steps(&both, &started, &completed);
     for (groups, count_changes, expected_count) in steps {
         let changes = Changes {
             live_counts: count_changes,

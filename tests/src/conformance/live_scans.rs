@@ -139,21 +139,13 @@ async fn scan(
 pub async fn the_newest_entries_are_scanned_in_order(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let all_epochs = (0, Epoch::MAX);
-    assert_eq!(
-        scan(live, all_epochs, 9, None).await?,
-        ScanResult::new(),
-        "no state"
-    );
-    assert_eq!(
-        live.rebuild(state_id(0), None, &new_generation(0, 0, 1))
-            .await?,
-        Ok(())
-    );
+    let scanned = scan(live, all_epochs, 9, None).await?;
+    assert_eq!(scanned, ScanResult::new(), "no state");
+    let start = new_generation(0, 0, 1);
+    assert_eq!(live.rebuild(state_id(0), None, &start).await?, Ok(()));
     let mut checkpoint = START;
-    assert_eq!(
-        scan(live, all_epochs, 9, Some(checkpoint)).await?,
-        ScanResult::new()
-    );
+    let scanned = scan(live, all_epochs, 9, Some(checkpoint)).await?;
+    assert_eq!(scanned, ScanResult::new());
     let first = [
         (key("k", ""), Some("k1")),
         (key("k", "a"), Some("ka1")),
@@ -163,12 +155,8 @@ pub async fn the_newest_entries_are_scanned_in_order(ports: &Stores) -> Result<(
         (key("\u{0}", "a"), Some("zero")),
     ];
     apply(live, &mut checkpoint, &entry_changes(VIEW, &first)).await?;
-    apply(
-        live,
-        &mut checkpoint,
-        &entry_changes(OTHER_VIEW, &first[..2]),
-    )
-    .await?;
+    let other_view = entry_changes(OTHER_VIEW, &first[..2]);
+    apply(live, &mut checkpoint, &other_view).await?;
     let end = end_epoch(live, &mut checkpoint).await?;
     let second = [
         (key("k", "a"), None),
@@ -192,15 +180,11 @@ pub async fn the_newest_entries_are_scanned_in_order(ports: &Stores) -> Result<(
         let actual = scan(live, (2, 7), limit, Some(checkpoint)).await?;
         assert_eq!(actual, expected_rows(2, &second), "pages of {limit}");
     }
-    assert_eq!(
-        scan(live, (3, 9), 9, Some(checkpoint)).await?,
-        ScanResult::new()
-    );
+    let scanned = scan(live, (3, 9), 9, Some(checkpoint)).await?;
+    assert_eq!(scanned, ScanResult::new());
     assert!(live.prune_through(state_id(0), 1, end).await?);
-    assert_eq!(
-        scan(live, all_epochs, 2, Some(checkpoint)).await?,
-        expected_rows(2, &second)
-    );
+    let scanned = scan(live, all_epochs, 2, Some(checkpoint)).await?;
+    assert_eq!(scanned, expected_rows(2, &second));
     let outcome = live
         .rebuild(state_id(0), Some(checkpoint), &new_generation(0, 0, 9))
         .await?;
@@ -209,10 +193,8 @@ pub async fn the_newest_entries_are_scanned_in_order(ports: &Stores) -> Result<(
         generation: 9,
         ..START
     };
-    assert_eq!(
-        scan(live, all_epochs, 2, Some(rebuilt)).await?,
-        ScanResult::new()
-    );
+    let scanned = scan(live, all_epochs, 2, Some(rebuilt)).await?;
+    assert_eq!(scanned, ScanResult::new());
     Ok(())
 }
 

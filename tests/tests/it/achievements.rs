@@ -258,9 +258,31 @@ async fn check_holders_rank_first(published: &[Value], client: &Client, segments
     }
 }
 
+/// The rows of boards by segment, division and period, and by athlete.
+type BoardRows = BTreeMap<(i64, i64, i64), BTreeMap<i64, Value>>;
+
+/// The boards of all time have the rows of the current boards.
+fn check_boards(boards: &BoardRows, truth: &ExpectedEntities, segments: i64) {
+    for segment in 1..=segments {
+        for (division, board) in (0..).zip(BOARDS) {
+            let rows = boards.get(&(segment, division, 0));
+            let rows: BTreeSet<String> = rows
+                .into_iter()
+                .flatten()
+                .map(|(_, row)| row.to_string())
+                .collect();
+            let expected = board_of(truth, segment, board).into_iter().map(|mut row| {
+                row.as_object_mut().expect("an entry").remove("rank");
+                row.to_string()
+            });
+            assert_eq!(rows, expected.collect::<BTreeSet<_>>(), "{segment} {board}");
+        }
+    }
+}
+
 /// Applying the published changes in order gives the current boards.
 fn check_changes(changes: &[Vec<Value>], truth: &ExpectedEntities, segments: i64) {
-    let mut boards: BTreeMap<(i64, i64, i64), BTreeMap<i64, Value>> = BTreeMap::new();
+    let mut boards = BoardRows::new();
     let mut connected: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     let mut ids = BTreeSet::new();
     for published in changes.iter().flatten() {
@@ -318,21 +340,7 @@ fn check_changes(changes: &[Vec<Value>], truth: &ExpectedEntities, segments: i64
             "{application}"
         );
     }
-    for segment in 1..=segments {
-        for (division, board) in (0..).zip(BOARDS) {
-            let rows = boards.get(&(segment, division, 0));
-            let rows: BTreeSet<String> = rows
-                .into_iter()
-                .flatten()
-                .map(|(_, row)| row.to_string())
-                .collect();
-            let expected = board_of(truth, segment, board).into_iter().map(|mut row| {
-                row.as_object_mut().expect("an entry").remove("rank");
-                row.to_string()
-            });
-            assert_eq!(rows, expected.collect::<BTreeSet<_>>(), "{segment} {board}");
-        }
-    }
+    check_boards(&boards, truth, segments);
 }
 
 /// Starts two workers and cancels them at random points. Unless `exact`, live state may also be

@@ -159,12 +159,11 @@ async fn comparisons_are_approved_by_command_and_over_http() {
         (&approval["total"], &approval["by"]),
         (&json!(5), &json!("this machine"))
     );
-    let fetch_latest = || {
-        server
-            .client
-            .get_json("/api/v1/reconciliations?kind=restorate&limit=1")
+    let fetch_approval = || {
+        let path = "/api/v1/reconciliations?kind=restorate&limit=1";
+        server.client.get_json(path)["reconciliations"][0]["approval"].clone()
     };
-    assert_eq!(fetch_latest()["reconciliations"][0]["approval"], approval);
+    assert_eq!(fetch_approval(), approval);
     for query in [
         "",
         "?source=plays",
@@ -188,20 +187,14 @@ async fn comparisons_are_approved_by_command_and_over_http() {
             "again",
         ],
     );
-    assert_eq!(
-        fetch_latest()["reconciliations"][0]["approval"]["reason"],
-        "again"
-    );
+    assert_eq!(fetch_approval()["reason"], "again");
     let repaired = reconcile(&world, &report, When::Due).await;
     assert_eq!(
         outcome_and_alerts(&repaired).0,
         ReconcileOutcome::PutRight,
         "{repaired:?}"
     );
-    assert_eq!(
-        fetch_latest()["reconciliations"][0]["approval"],
-        Value::Null
-    );
+    assert_eq!(fetch_approval(), Value::Null);
     let (status, body) = server.client.post(&path(number + 1), b"");
     assert_eq!(status, 409, "{body}");
 }

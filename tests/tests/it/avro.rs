@@ -411,6 +411,18 @@ async fn a_producer_of_unknown_schemas_costs_few_requests() {
     assert_eq!(state.request_count.load(Ordering::SeqCst), 2);
 }
 
+/// Changes a row, whose notification this program does not publish.
+async fn apply_without_notification(world: &World, source: Source, row: &str) {
+    let row = parse(source, row.as_bytes()).expect("a row");
+    let entity_store = &world.stores.entities;
+    let applied = entity_store.apply(&[row], NOW_MS).await.expect("applying");
+    let ids: Vec<i64> = applied.notifications.iter().map(|n| n.id).collect();
+    entity_store
+        .remove_notifications(&ids)
+        .await
+        .expect("recording");
+}
+
 /// Other programs may send Avro notifications. A valid notification among dead letters is published
 /// when it is reprocessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -437,14 +449,7 @@ async fn avro_notifications_are_ingested() {
     ] {
         // Another program changes the row and publishes a notification.
         let intake = world.intake(source).await;
-        let row = parse(source, row.to_string().as_bytes()).expect("a row");
-        let entity_store = &world.stores.entities;
-        let applied = entity_store.apply(&[row], NOW_MS).await.expect("applying");
-        let ids: Vec<i64> = applied.notifications.iter().map(|n| n.id).collect();
-        entity_store
-            .remove_notifications(&ids)
-            .await
-            .expect("recording");
+        apply_without_notification(&world, source, &row.to_string()).await;
         let cut = notification(schema)[..6].to_vec();
         let records = [
             cut.clone(),

@@ -133,7 +133,8 @@ async fn a_copy_in_another_partition_is_reported() {
 /// Three runs, of which the second found a duplicate.
 async fn check_explanations(served: &tests::world::Served) {
     let path = "/api/v1/reconciliations";
-    let listed = served.client.fetch_json(path).await;
+    let client = &served.client;
+    let listed = client.fetch_json(path).await;
     let runs_of = |page: &Value| -> Vec<(u64, u64)> {
         let list = page["reconciliations"].as_array().expect("a list");
         let run = |run: &Value| Some((run["epoch"].as_u64()?, run["total"].as_u64()?));
@@ -153,10 +154,8 @@ async fn check_explanations(served: &tests::world::Served) {
     assert_eq!(second["worst"][0]["cause"], "duplicate", "{second}");
     let (mut pages, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = served
-            .client
-            .fetch_json(&format!("{path}?limit=1{cursor}"))
-            .await;
+        let page_path = format!("{path}?limit=1{cursor}");
+        let page = client.fetch_json(&page_path).await;
         pages.extend(runs_of(&page));
         match page["cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -164,14 +163,12 @@ async fn check_explanations(served: &tests::world::Served) {
         }
     }
     assert_eq!(pages, runs_of(&listed));
-    let efforts = served
-        .client
-        .fetch_json(&format!("{path}?source=efforts"))
-        .await;
+    let efforts_path = format!("{path}?source=efforts");
+    let efforts = client.fetch_json(&efforts_path).await;
     assert_eq!(runs_of(&efforts), []);
 
     // The second and the third run changed the only row of the quarter hour.
-    let explanation = served.client.fetch_json("/api/v1/explain?owner_id=1").await;
+    let explanation = client.fetch_json("/api/v1/explain?owner_id=1").await;
     let batch = explanation["batch"].as_array().expect("a list");
     let batch: Vec<_> = batch
         .iter()
@@ -197,7 +194,7 @@ async fn check_explanations(served: &tests::world::Served) {
         "",
     ] {
         let path = format!("/api/v1/explain?{query}");
-        let (status, explanation) = tokio::task::block_in_place(|| served.client.get(&path));
+        let (status, explanation) = tokio::task::block_in_place(|| client.get(&path));
         assert!([400, 404].contains(&status), "{query}: {status}");
         if query.contains("segment_id") {
             assert!(explanation.contains("name two boards"), "{explanation}");

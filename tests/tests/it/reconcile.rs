@@ -518,6 +518,15 @@ async fn correct_by_file(world: &World) {
     restore(world, &request).await.expect("restoring");
 }
 
+#[track_caller]
+fn assert_count_and_sum(corrections: &Value, count: i64, sum: i64) {
+    assert_eq!(
+        (&corrections["count"], &corrections["sum"]),
+        (&json!(count), &json!(sum)),
+        "{corrections}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn corrections_are_explained() {
     let world = World::new().await;
@@ -538,11 +547,7 @@ async fn corrections_are_explained() {
     assert_eq!(uncounted["restorations"][0]["is_counted"], false);
     world.catch_up().await;
     let corrections = explain("owner_id=1").await;
-    assert_eq!(
-        (&corrections["count"], &corrections["sum"]),
-        (&json!(1), &json!(40)),
-        "{corrections}"
-    );
+    assert_count_and_sum(&corrections, 1, 40);
     let restoration = &corrections["restorations"][0];
     assert_eq!(
         (&restoration["number"], &restoration["by"]),
@@ -585,10 +590,6 @@ async fn corrections_are_explained() {
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     let corrections = explain("owner_id=1").await;
-    assert_eq!(
-        (&corrections["count"], &corrections["sum"]),
-        (&json!(2), &json!(0)),
-        "{corrections}"
-    );
+    assert_count_and_sum(&corrections, 2, 0);
     assert_eq!(corrections["restorations"][0]["undoes"], 1);
 }

@@ -68,6 +68,11 @@ pub(super) async fn restore(
     world.batch().restore(request, &intake, (&(), &stop)).await
 }
 
+async fn repair(world: &World, view: &str) -> ReconcileReport {
+    let result = restore(world, &applying_request(view)).await;
+    result.expect("restoring")
+}
+
 /// Checks some views that cover most columns.
 pub(super) async fn assert_main_views_match(world: &World) {
     assert_views_match(
@@ -208,9 +213,13 @@ pub(super) async fn write_rows(world: &World, table: &str, rows: &NewRows) {
 
 /// One row of a page with another count.
 pub(super) fn one_row(page: &ScannedRows, row: usize, count: Option<i64>) -> NewRows {
+    new_row(page.partitions.value(row), page.rows.value(row), count)
+}
+
+fn new_row(partition: &[u8], row: &[u8], count: Option<i64>) -> NewRows {
     NewRows {
-        partitions: BinaryArray::from_iter_values([page.partitions.value(row)]),
-        rows: BinaryArray::from_iter_values([page.rows.value(row)]),
+        partitions: BinaryArray::from_iter_values([partition]),
+        rows: BinaryArray::from_iter_values([row]),
         counts: Int64Array::from(vec![count]),
     }
 }
@@ -245,9 +254,7 @@ async fn repair_rows(world: &World) {
         );
         // Neither an incremental nor a full run would rewrite the row, since its result did not
         // change.
-        let report = restore(world, &applying_request(view))
-            .await
-            .expect("restoring");
+        let report = repair(world, view).await;
         let applied = report.applied.as_ref().expect("it was applied");
         assert_eq!(
             (report.differ, applied.rows, applied.run),
@@ -260,9 +267,7 @@ async fn repair_rows(world: &World) {
         assert_eq!(Some(newest.restoration.number), applied.restoration);
         let is_done = newest.done_until.is_some();
         assert_eq!((newest.restoration.changes, is_done), (1, true));
-        let second = restore(world, &applying_request(view))
-            .await
-            .expect("restoring");
+        let second = repair(world, view).await;
         let applied = second.applied.as_ref().expect("it was applied");
         assert_eq!(
             (second.differ, applied.rows, applied.restoration),
@@ -278,15 +283,8 @@ async fn repair_rows(world: &World) {
     let group = page.partitions.value(0)[8..].to_vec();
     let partition =
         AggregateShape::encode_partition_key(job.table_partition().floor(1_772_236_800), &group);
-    let rows = NewRows {
-        partitions: BinaryArray::from_iter_values([partition]),
-        rows: BinaryArray::from_iter_values([invented]),
-        counts: Int64Array::from(vec![9]),
-    };
-    write_rows(world, &table, &rows).await;
-    let report = restore(world, &applying_request(view))
-        .await
-        .expect("restoring");
+    write_rows(world, &table, &new_row(&partition, &invented, Some(9))).await;
+    let report = repair(world, view).await;
     let difference = &report.differences[0];
     assert_eq!(
         (difference.cause, difference.difference),
@@ -335,12 +333,7 @@ async fn delete_invalid_rows(world: &World, counts_of: fn(usize) -> Vec<Option<i
         .insert("owner_id".to_owned(), vec!["4711".to_owned()]);
     for (case, (partition, row, cause)) in cases.into_iter().enumerate() {
         for count in counts_of(case) {
-            let rows = NewRows {
-                partitions: BinaryArray::from_iter_values([partition]),
-                rows: BinaryArray::from_iter_values([row]),
-                counts: Int64Array::from(vec![count]),
-            };
-            write_rows(world, &table, &rows).await;
+            write_rows(world, &table, &new_row(partition, row, count)).await;
             let report = restore(world, &request_for(view)).await.expect("comparing");
             assert_eq!(report.differ, 1, "{report:#?}");
             let difference = &report.differences[0];
@@ -351,32 +344,21 @@ async fn delete_invalid_rows(world: &World, counts_of: fn(usize) -> Vec<Option<i
                 "{report:#?}"
             );
             let is_readable = cause == ReconcileCause::MisplacedRow;
-            assert_eq!(
-                difference.key.contains_key("partition"),
-                is_readable,
-                "{difference:?}"
-            );
-            assert_eq!(
-                difference.key.contains_key("part"),
-                !is_readable,
-                "{difference:?}"
-            );
+            let has_key = |name: &str| difference.key.contains_key(name);
+            assert_eq!(has_key("partition"), is_readable, "{difference:?}");
+            assert_eq!(has_key("part"), !is_readable, "{difference:?}");
             // An unreadable row may belong to any key.
             let filtered = restore(world, &owner).await.expect("comparing");
             assert_eq!(filtered.differ, u64::from(!is_readable), "{filtered:#?}");
 
-            let report = restore(world, &applying_request(view))
-                .await
-                .expect("restoring");
+            let report = repair(world, view).await;
             let applied = report.applied.as_ref().expect("it was applied");
             assert_eq!(
                 (report.differ, applied.rows, applied.deleted),
                 (1, 0, 1),
                 "{report:#?}"
             );
-            let second = restore(world, &applying_request(view))
-                .await
-                .expect("restoring");
+            let second = repair(world, view).await;
             let applied = second.applied.as_ref().expect("it was applied");
             assert_eq!(
                 (second.differ, applied.deleted, applied.restoration),
@@ -417,9 +399,7 @@ async fn a_moved_row_is_two_differences() {
     };
     write_rows(&world, &table, &moved).await;
     write_rows(&world, &table, &one_row(&page, 0, None)).await;
-    let report = restore(&world, &applying_request(view))
-        .await
-        .expect("restoring");
+    let report = repair(&world, view).await;
     let causes: Vec<ReconcileCause> = report.causes.keys().copied().collect();
     assert_eq!(
         causes,
@@ -452,9 +432,7 @@ async fn repair_live_state(world: &World) {
         let cause = report.differences[0].cause;
         let causes = [ReconcileCause::LostLive, ReconcileCause::Unexplained];
         assert!(causes.contains(&cause), "{report:#?}");
-        let report = restore(world, &applying_request(view))
-            .await
-            .expect("restoring");
+        let report = repair(world, view).await;
         let applied = report.applied.expect("it was applied");
         assert!(applied.run.is_some() && applied.rows == 0, "{applied:?}");
         assert_main_views_match(world).await;
@@ -489,9 +467,7 @@ async fn a_duplicate_after_the_window_is_reported() {
         ReconcileCause::Duplicate,
         "{report:#?}"
     );
-    restore(&world, &applying_request("plays_owner_day"))
-        .await
-        .expect("restoring");
+    repair(&world, "plays_owner_day").await;
     assert_main_views_match(&world).await;
 }
 
@@ -512,9 +488,7 @@ async fn rows_are_repaired_after_interrupted_runs() {
         let (batch, request) = (world.batch(), RunRequest::default());
         let result = batch.run(Source::Plays, &request, &progress, &stop).await;
         result.expect_err("it was interrupted");
-        let report = restore(&world, &applying_request(view))
-            .await
-            .expect("restoring");
+        let report = repair(&world, view).await;
         assert!(report.applied.is_some(), "{report:#?}");
         assert_views_match(&world, &[view]).await;
     }
@@ -560,9 +534,7 @@ async fn archive_files_are_rebuilt_from_the_log() {
         }
     }
     archive.delete(missing).await.expect("deleting");
-    let report = restore(&world, &applying_request("plays_detail"))
-        .await
-        .expect("restoring");
+    let report = repair(&world, "plays_detail").await;
     let mut files = report.applied.expect("it was applied").files;
     files.sort_unstable();
     assert_eq!(files, [missing.clone(), damaged.clone()]);
@@ -621,9 +593,7 @@ async fn a_half_published_run_is_completed() {
         "{report:#?}"
     );
     assert_eq!(report.differ, 0, "{report:#?}");
-    let report = restore(&world, &applying_request("plays_detail"))
-        .await
-        .expect("restoring");
+    let report = repair(&world, "plays_detail").await;
     assert_eq!(
         (report.epoch, report.ahead, report.differ),
         (2, 0, 0),

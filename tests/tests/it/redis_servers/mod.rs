@@ -303,6 +303,8 @@ async fn wrong_types_change_nothing() -> Result<()> {
 
 /// Rows of a round in one group.
 const ROWS: i64 = 20;
+/// Number of rounds.
+const ROUNDS: i64 = 320;
 
 /// Returns the deltas of a round: fixed rows of the group `g`, one row of `small`, and rows of
 /// `wide` that occur in no other round.
@@ -332,12 +334,44 @@ fn deltas_of_round(view: &str, round: i64) -> Deltas {
     }
 }
 
+/// Checks that reads and scans of a view return each row of all rounds once, with its total.
+async fn assert_all_counts(live: &RedisLive, view: &str) -> Result<()> {
+    let query = DeltaQuery {
+        view: view.to_owned(),
+        group: b"g".to_vec(),
+        ranges: vec![(Vec::new(), None)],
+        partition: None,
+    };
+    let snapshot = live.read_deltas(Source::Plays, 1, &[query]).await?;
+    let counts = &snapshot.deltas[0].counts;
+    assert_eq!(counts.values(), &vec![ROUNDS; 20][..]);
+    let all_rows = live
+        .collect_deltas(state_id(0), view, (0, 9), None, 1_000_000)
+        .await?;
+    let (summed, single) = all_rows.counts.values().split_at(21);
+    assert_eq!(summed, &vec![ROUNDS; 21][..]);
+    assert_eq!(single, &vec![1; 20 * 320][..]);
+    // Pages of one row: same order, no gaps.
+    let mut after = None;
+    for row in 0..40 {
+        let page = live
+            .scan_deltas(state_id(0), view, (0, 9), after, 1)
+            .await?;
+        assert_eq!(
+            page.deltas.rows.value(0),
+            all_rows.rows.value(row),
+            "row {row}"
+        );
+        after = page.next;
+    }
+    Ok(())
+}
+
 /// The packed string of a growing group is converted to chunks per view, also when the writing
 /// process did not observe the growth. Reads and scans return each row once, summed over string and
 /// chunks. Chunks with the same rows are merged.
 #[tokio::test]
 async fn growing_groups_keep_all_counts() -> Result<()> {
-    const ROUNDS: i64 = 320;
     const OTHER_VIEW: &str = "other@1";
     let server = Server::start(&[]);
     let (first_client, second_client) = (
@@ -380,34 +414,7 @@ async fn growing_groups_keep_all_counts() -> Result<()> {
     }
     for view in [VIEW, OTHER_VIEW] {
         for live in [&first_client, &second_client] {
-            let query = DeltaQuery {
-                view: view.to_owned(),
-                group: b"g".to_vec(),
-                ranges: vec![(Vec::new(), None)],
-                partition: None,
-            };
-            let snapshot = live.read_deltas(Source::Plays, 1, &[query]).await?;
-            let counts = &snapshot.deltas[0].counts;
-            assert_eq!(counts.values(), &vec![ROUNDS; 20][..]);
-            let all_rows = live
-                .collect_deltas(state_id(0), view, (0, 9), None, 1_000_000)
-                .await?;
-            let (summed, single) = all_rows.counts.values().split_at(21);
-            assert_eq!(summed, &vec![ROUNDS; 21][..]);
-            assert_eq!(single, &vec![1; 20 * 320][..]);
-            // Pages of one row: same order, no gaps.
-            let mut after = None;
-            for row in 0..40 {
-                let page = live
-                    .scan_deltas(state_id(0), view, (0, 9), after, 1)
-                    .await?;
-                assert_eq!(
-                    page.deltas.rows.value(0),
-                    all_rows.rows.value(row),
-                    "row {row}"
-                );
-                after = page.next;
-            }
+            assert_all_counts(live, view).await?;
         }
     }
     assert_eq!(

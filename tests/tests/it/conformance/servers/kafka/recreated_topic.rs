@@ -178,11 +178,8 @@ async fn recreate_under_worker(counted: Offset, encounter: Encounter) -> Result<
         Encounter::AnyTime(_) => Offset::MAX,
         _ => counted,
     };
-    let delayed_log = DelayedLog::new(
-        &namespace,
-        from,
-        encounter == Encounter::FullAfterOldRecords,
-    )?;
+    let reads_before_hold = encounter == Encounter::FullAfterOldRecords;
+    let delayed_log = DelayedLog::new(&namespace, from, reads_before_hold)?;
     world.stores.log = Arc::clone(&delayed_log) as _;
     world.speed_options.look_interval_ms = 60_000;
     delayed_log.ensure_topic(TOPIC, 1).await?;
@@ -216,12 +213,8 @@ async fn recreate_under_worker(counted: Offset, encounter: Encounter) -> Result<
         Encounter::AnyTime(_) => &["recreated", "records were lost"],
         _ => &["recreated"],
     };
-    assert!(
-        expected_texts
-            .iter()
-            .any(|expected| text.contains(expected)),
-        "{text}"
-    );
+    let is_expected = |text: &str| expected_texts.iter().any(|part| text.contains(part));
+    assert!(is_expected(&text), "{text}");
     let (next_offset, last) = position(&world).await;
     assert!(
         next_offset <= i64::from(OLD_RECORDS),
@@ -234,12 +227,7 @@ async fn recreate_under_worker(counted: Offset, encounter: Encounter) -> Result<
     let speed = world.speed().await;
     let restarted = speed.run(true, CancellationToken::new()).await;
     let text = restarted.expect_err("a log identity error").to_string();
-    assert!(
-        expected_texts
-            .iter()
-            .any(|expected| text.contains(expected)),
-        "{text}"
-    );
+    assert!(is_expected(&text), "{text}");
     assert_eq!(position(&world).await, (next_offset, Some(last)));
     delete_topics(&namespace).await;
     Ok(())
