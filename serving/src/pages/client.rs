@@ -20,7 +20,7 @@ use tower::ServiceExt;
 
 use super::api_error::{ApiError, ApiResult};
 use super::components::ExportLinks;
-use super::search::entity_path;
+use super::query::entity_path;
 use super::state::Pages;
 use crate::http::{Api, Caller, find_request_host, is_over_tls, parse_integer};
 

@@ -12,7 +12,7 @@ use super::client::ApiClient;
 use super::components::{ExportLinks, PageContext, render_page};
 use super::formatting::{Moment, format_elapsed, format_number, format_quantity};
 use super::plays::{SeriesPart, Tile, build_series_part, build_total_tile};
-use super::query::{Query, path_with_query};
+use super::query::{Query, entity_path, path_with_query};
 use super::{api, search};
 
 const OVERVIEW_PATH: &str = "/api/v1/overview";
@@ -181,7 +181,7 @@ pub(super) async fn page(client: ApiClient) -> Response {
     // Callers who may read only some owners see no totals of all owners.
     let owner = client.caller.only_owner();
     if let Some(owner) = owner.filter(|owner| crate::http::parse_integer(owner).is_some()) {
-        return Redirect::to(&search::entity_path("owner", owner)).into_response();
+        return Redirect::to(&entity_path("owner", owner)).into_response();
     }
     if !client.caller.may_read_all() {
         return search::list_permitted_owners(&client, Query::default()).await;

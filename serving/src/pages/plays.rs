@@ -19,8 +19,7 @@ use super::components::{
 };
 use super::extractors::Number;
 use super::formatting::{Change, Moment, format_key, format_number, format_percent};
-use super::query::{Query, path_with_query};
-use super::search::entity_path;
+use super::query::{Query, entity_path, path_with_query};
 use crate::metric::parameter_name;
 
 const PERIODS: [(&str, &str); 7] = [

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt::Display;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -57,6 +58,11 @@ impl<S: Sync> FromRequestParts<S> for Query {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(Self::parse(parts.uri.query()))
     }
+}
+
+/// Path of the page of an entity.
+pub(crate) fn entity_path(kind: &str, id: impl Display) -> String {
+    format!("/{kind}s/{id}")
 }
 
 /// A path with the query parameters that have a value.

@@ -1,7 +1,5 @@
 //! Search by number or by a part of the name.
 
-use std::fmt::Display;
-
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -10,7 +8,7 @@ use stores::names::{NAME_CHARS_MAX, NamedKind};
 use super::api_error::{ApiError, ApiResult};
 use super::client::{ApiClient, EntityNames};
 use super::components::{KINDS, PageContext, ProblemPage, render, render_page};
-use super::query::{Query, path_with_query};
+use super::query::{Query, entity_path, path_with_query};
 use crate::http::parse_integer;
 
 /// Maximum names on a page.
@@ -24,10 +22,6 @@ struct SearchPage {
     text: String,
     kind: &'static str,
     page: ApiResult<Vec<(i64, String)>>,
-}
-
-pub(super) fn entity_path(kind: &str, id: impl Display) -> String {
-    format!("/{kind}s/{id}")
 }
 
 /// Redirects to the page of a number or of the only match; otherwise lists the matches.
