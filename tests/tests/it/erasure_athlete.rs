@@ -234,6 +234,7 @@ fn board_query(segment: i64, board: &str, window: &str) -> BoardQuery {
 
 /// All boards equal those of the other athletes.
 async fn check_others(served: &Served, expected_state: &ExpectedEntities) {
+    let client = &served.client;
     for segment in 1..=SEGMENTS {
         for (board, window) in [("overall", "all"), ("gender:F", "all"), ("overall", "year")] {
             let query = board_query(segment, board, window);
@@ -242,40 +243,30 @@ async fn check_others(served: &Served, expected_state: &ExpectedEntities) {
                 ..query.clone()
             };
             for query in [query, in_club] {
-                let path = format!(
-                    "/api/v1/boards/segments/{segment}?{}&limit=100",
-                    query.query()
-                );
-                let answer = served.client.fetch_json(&path).await;
-                assert_eq!(
-                    answer["entries"],
-                    json!(expected_state.board(&query)),
-                    "{path}"
-                );
+                let text = query.query();
+                let path = format!("/api/v1/boards/segments/{segment}?{text}&limit=100");
+                let answer = client.fetch_json(&path).await;
+                let expected = json!(expected_state.board(&query));
+                assert_eq!(answer["entries"], expected, "{path}");
                 assert_eq!(answer["provenance"]["complete"], true, "{path}: {answer}");
             }
         }
         let path = format!("/api/v1/segments/{segment}/counts");
-        let counts = served.client.fetch_json(&path).await;
+        let counts = client.fetch_json(&path).await;
         let (efforts, athletes) = expected_state.counts(segment);
         assert_eq!(
             (&counts["efforts"], &counts["athletes"]),
             (&json!(efforts), &json!(athletes))
         );
     }
-    let answer = served
-        .client
-        .fetch_json("/api/v1/boards/applications/1?limit=1")
-        .await;
+    let path = "/api/v1/boards/applications/1?limit=1";
+    let answer = client.fetch_json(path).await;
     assert_eq!(answer["total"], expected_state.connected(1), "{answer}");
-    let application = served.client.fetch_json("/api/v1/applications/1").await;
-    assert_eq!(
-        application["connected_athletes"],
-        expected_state.connected(1),
-        "{application}"
-    );
+    let application = client.fetch_json("/api/v1/applications/1").await;
+    let connected = &application["connected_athletes"];
+    assert_eq!(*connected, expected_state.connected(1), "{application}");
     let path = format!("/api/v1/athletes/{ERASED}/achievements");
-    let achieved = served.client.fetch_json(&path).await;
+    let achieved = client.fetch_json(&path).await;
     assert_eq!(achieved["achievements"], json!([]), "{achieved}");
 }
 
@@ -315,11 +306,8 @@ async fn ingest_again(world: &World) {
         let is_erased = |line: &&String| line.contains(&ERASED.to_string());
         let erased_count = lines.iter().filter(is_erased).count() as u64;
         assert_eq!(ingested.erased, erased_count, "{source}");
-        assert_eq!(
-            ingested.accepted + ingested.erased,
-            lines.len() as u64,
-            "{source}"
-        );
+        let accepted_count = lines.len() as u64 - erased_count;
+        assert_eq!(ingested.accepted, accepted_count, "{source}");
         assert_eq!(ingested.rejected, [], "{source}");
     }
 }
